@@ -11,7 +11,7 @@ import re
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.formula.clock import same_time
 from turntree.rewards.formula.form import contradicts, lacks_form
-from turntree.rewards.formula.options import compare_option, is_option
+from turntree.rewards.formula.options import compare_option, is_option, same_letters, without_option
 from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
@@ -30,6 +30,7 @@ from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
 _ROW = 3
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 """Letters that may be a word or a product."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
@@ -106,6 +107,10 @@ def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
 
 def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
     verdict = _compare_as_read(gold, text, contract, prose=prose)
+    named = contract.kind is Kind.OPTION or is_option(gold)
+    if not verdict.correct and not named and (value := without_option(text)) is not None:
+        behind = _compare_as_read(gold, value, contract, prose=prose)
+        return behind if behind.correct else verdict
     if verdict.correct or verdict.flags or contract.kind is Kind.OPTION or not (_RUN.search(gold) or _RUN.search(text)):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
@@ -118,6 +123,8 @@ def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -
             return option
     if plain(text) == plain(gold) and plain(gold):
         return Verdict(correct=True, method="string")
+    if (named := same_letters(gold, text)) is not None:
+        return Verdict(correct=named, method="option")
     if (same := same_time(gold, text)) is not None:
         return Verdict(correct=same, method="string")
     bare = commands_stripped(text)
@@ -203,7 +210,7 @@ def _decide(right: Node, ours: Node) -> Verdict:
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
     """The verdict if the gold answer is not mathematics: different words are wrong, anything else is undecided."""
-    if commands_stripped(gold) == commands_stripped(text):
+    if _ORDINAL.sub("", commands_stripped(gold)) == _ORDINAL.sub("", commands_stripped(text)):
         return Verdict(correct=True, method="string")
     if _is_worded(gold):
         return Verdict(correct=False, method="string")

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
+
 from turntree.rewards.formula.labels import labelled
-from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Pow, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import holds, ordered
+from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered, walk
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
+
+_DOTS = ("ldots", "dots", "cdots")
+_MOST_SIGNS = 4
 
 
 def items_of(group: Group) -> tuple[Node, ...]:
@@ -14,6 +23,7 @@ def items_of(group: Group) -> tuple[Node, ...]:
     for item in group.items:
         spread = both_signs(item)
         items.extend(spread.items if isinstance(spread, Group) and spread is not item else (item,))
+    items = _without_dots(items)
     first = items[0]
     if isinstance(first, Rel) and not any(isinstance(item, Rel) for item in items[1:]):
         value = labelled(first)[1]
@@ -24,6 +34,56 @@ def items_of(group: Group) -> tuple[Node, ...]:
     if len(values) == len(items) and len({ordered(name) for name, _ in pairs if name is not None}) == 1:
         return tuple(values)
     return tuple(items)
+
+
+def _without_dots(items: list[Node]) -> list[Node]:
+    r"""Items with an ellipsis filled in, where whole numbers go on in equal steps: ``1, 2, \dots, 10``."""
+    places = [place for place, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
+    if len(places) != 1 or not 2 <= places[0] < len(items) - 1:
+        return items
+    known = [item.value for item in items if isinstance(item, Num) and item.value.denominator == 1]
+    step = known[1] - known[0] if len(known) == len(items) - 1 else 0
+    if not step or not 0 < (known[-1] - known[0]) / step < MAX_ELEMENTS or (known[-1] - known[0]) % step:
+        return items
+    filled = [known[0] + step * place for place in range(int((known[-1] - known[0]) / step) + 1)]
+    given = filled[: places[0]] + filled[len(filled) - (len(items) - places[0] - 1) :]
+    return [Num(value) for value in filled] if given == known else items
+
+
+def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
+    r"""Both without the points that are taken out of their domain: ``x + 1, x \ne 1``.
+
+    The answer may take out points where the gold answer has no value, and may leave out what the gold answer says.
+    """
+    right, excluded = _domain(gold)
+    ours, others = _domain(answer)
+    if others and not excluded and all(_is_undefined(gold, point) for point in others):
+        return gold, ours
+    return (right, answer) if excluded and not others and not isinstance(answer, Group | Rel) else (gold, answer)
+
+
+def _domain(node: Node) -> tuple[Node, list[dict[str, Fraction]]]:
+    """A value, and the points taken out of its domain; none unless all that stands beside it is that."""
+    if not isinstance(node, Group) or node.opening or isinstance(node.items[0], Rel):
+        return node, []
+    points: list[dict[str, Fraction]] = []
+    for item in node.items[1:]:
+        match item:
+            case Rel((Sym(name), Num(value)), ("!=",)):
+                points.append({name: value})
+            case _:
+                return node, []
+    return node.items[0], points
+
+
+def _is_undefined(node: Node, point: dict[str, Fraction]) -> bool:
+    try:
+        Evaluation({**dict.fromkeys(free_variables(node), Fraction(7, 3)), **point}).value(node)
+    except Undefined:
+        return True
+    except (CannotEvaluate, LimitExceeded):
+        return False
+    return False
 
 
 def by_name(group: Group) -> Group:
@@ -49,7 +109,20 @@ def both_signs(node: Node) -> Node:
         return node
     if isinstance(node, SetOp):
         return node
+    if isinstance(node, Add) and all(part.sign > 0 for part in walk(node) if isinstance(part, Signed)):
+        places = [place for place, term in enumerate(node.terms) if isinstance(term, Signed)]
+        if 1 < len(places) <= _MOST_SIGNS:  # each double sign by itself
+            return Group(
+                tuple(_chosen(node, places, signs) for signs in product((1, -1), repeat=len(places))), "{", "}"
+            )
     return Group((_signed(node, 1), _signed(node, -1)), "{", "}")
+
+
+def _chosen(node: Add, places: list[int], signs: tuple[int, ...]) -> Node:
+    terms = list(node.terms)
+    for place, sign in zip(places, signs, strict=True):
+        terms[place] = _signed(terms[place], sign)
+    return Add(tuple(terms))
 
 
 def _signed(node: Node, sign: int) -> Node:

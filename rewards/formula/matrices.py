@@ -1,8 +1,14 @@
-"""Matrices, their sums and products, and scalars times matrices."""
+"""Matrices, their sums and products, scalars times matrices, and the ways to write a vector."""
 
 from __future__ import annotations
 
-from turntree.rewards.formula.syntax.nodes import Add, Matrix, Mul, Node
+from fractions import Fraction
+
+from turntree.rewards.formula.syntax.nodes import Add, Const, Group, Matrix, Mul, Node, Num, Sym
+from turntree.rewards.formula.syntax.walk import walk
+
+_AXES = {f"{accent}({name})": axis for accent in ("hat", "vec") for axis, name in enumerate("ijk")}
+"""Unit vectors along the axes."""
 
 
 def as_matrix(node: Node) -> Matrix | None:
@@ -29,6 +35,55 @@ def as_matrix(node: Node) -> Matrix | None:
             product = _product(product, other) if product is not None else None
         if product is not None:
             return Matrix(tuple(tuple(Mul((*scalars, entry)) for entry in row) for row in product.rows))
+    return None
+
+
+_Entries = tuple[Node, ...]
+
+
+def as_vectors(gold: Node, answer: Node) -> tuple[_Entries, _Entries] | None:
+    r"""The entries of two vectors that are written otherwise: a column, a tuple, ``\hat{i} + 2\hat{j}``.
+
+    Returns:
+        ``None`` unless both are vectors, of which at most one is a tuple.
+    """
+    if isinstance(gold, Matrix | Group) and isinstance(answer, Matrix | Group) and type(gold) is type(answer):
+        return None
+    named = any(isinstance(part, Sym) and part.name in _AXES for node in (gold, answer) for part in walk(node))
+    right, ours = _entries(gold, named=named), _entries(answer, named=named)
+    if right is None or ours is None:
+        return None
+    if named:  # an axis may be left out
+        longest = max(len(right), len(ours))
+        right, ours = (one + (Num(Fraction(0)),) * (longest - len(one)) for one in (right, ours))
+    return right, ours
+
+
+def _entries(node: Node, *, named: bool) -> _Entries | None:
+    match node:
+        case Matrix(rows) if all(len(row) == 1 for row in rows):
+            return tuple(row[0] for row in rows)
+        case Group(items, "(" | "langle", ")" | "rangle"):
+            return items
+    if not named:
+        return None
+    found: dict[int, Node] = {}
+    for term in node.terms if isinstance(node, Add) else (node,):
+        factors = term.factors if isinstance(term, Mul) else (term,)
+        axes = [(place, axis) for place, one in enumerate(factors) if (axis := _axis(one)) is not None]
+        if len(axes) != 1 or axes[0][1] in found:
+            return None
+        place, axis = axes[0]
+        found[axis] = Mul((Num(Fraction(1)), *factors[:place], *factors[place + 1 :]))
+    return tuple(found.get(axis, Num(Fraction(0))) for axis in range(max(found) + 1))
+
+
+def _axis(node: Node) -> int | None:
+    match node:
+        case Sym(name) if name in _AXES:
+            return _AXES[name]
+        case Sym("j" | "k" as name) | Const("i" as name):
+            return "ijk".index(name)
     return None
 
 

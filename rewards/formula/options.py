@@ -17,15 +17,43 @@ _LETTER = re.compile(r"\(?\s*([A-Za-z])\s*\)?")
 _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)", re.DOTALL)
 _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
 """Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
-_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
+_FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
+_WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
-_TEXT_LETTER = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\s*")
+_TEXT_LETTER = re.compile(r"\s*\(?(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\)?\s*[.,]?\s*")
+_LETTERS = re.compile(r"[A-Z](?:\s*(?:,|and|&|\s)\s*(?:and\s+)?[A-Z])+")
+_BEFORE_VALUE = re.compile(
+    r"\s*(?:\\(?:text(?:bf|it|rm)?|math(?:bf|rm))\s*\{\s*\(?[A-J]\)?[.:]?\s*\}|\([A-J]\)|[A-J][.)])"
+    r"[\s:~]*(?:\\[ ,;:])*(?=[^\s,;])"
+)
 
 
 def is_option(gold: str) -> bool:
     r"""Whether a gold answer of a mixed data set is the letter of an option: ``C``, ``(C)``, ``\text{C}``."""
     return _TEXT_LETTER.fullmatch(gold) is not None
+
+
+def named_letters(text: str) -> frozenset[str] | None:
+    r"""The letters of a list of options: ``\text{A, C}``, ``B and E``; ``None`` for anything else."""
+    words = _WRAPPING.sub(" ", text).strip(" .")
+    return frozenset(re.findall(r"\b[A-Z]\b", words)) if _LETTERS.fullmatch(" ".join(words.split())) else None
+
+
+def same_letters(gold: str, text: str) -> bool | None:
+    """Whether an answer lists the options of a gold answer, in any order; ``None`` if one of them lists none."""
+    right = named_letters(gold)
+    ours = named_letters(text) if right else None
+    joined = _WRAPPING.sub("", text).strip()
+    if ours is None and right and joined.isupper() and joined.isalpha() and len(set(joined)) == len(joined):
+        ours = frozenset(joined)
+    return None if right is None or ours is None else right == ours
+
+
+def without_option(text: str) -> str | None:
+    r"""The value behind the letter of its option: ``7`` of ``\textbf{(C)}\ 7``; ``None`` where there is no letter."""
+    match = _BEFORE_VALUE.match(text)
+    return text[match.end() :] if match is not None else None
 
 
 def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
@@ -39,7 +67,7 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     Returns:
         ``None`` if the answer is not a letter and the data set is not one of options.
     """
-    right = _LETTER.fullmatch(commands_stripped(gold))
+    right = _LETTER.fullmatch(commands_stripped(gold).rstrip(" ,"))
     answer = commands_stripped(text)
     if right is None:
         return None
@@ -49,7 +77,7 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         return Verdict(correct=letter[1] == right[1], method="option")
     labelled = _WITH_TEXT.fullmatch(answer)
     if labelled is not None:
-        if _BESIDE.search(labelled[3]) or _LETTERS.fullmatch(labelled[3]):
+        if _BESIDE.search(labelled[3]) or _FURTHER_LETTERS.fullmatch(labelled[3]):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
         return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
     letters = re.findall(r"\b[a-z]\b", answer)

@@ -12,10 +12,11 @@ from itertools import combinations
 from turntree.rewards.formula.constants import renamed
 from turntree.rewards.formula.equations import compare_relations
 from turntree.rewards.formula.labels import held_chain, labelled, same_name
-from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of
-from turntree.rewards.formula.matrices import as_matrix
+from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of, without_domain
+from turntree.rewards.formula.matrices import as_matrix, as_vectors
 from turntree.rewards.formula.syntax.nodes import (
     Add,
+    Applied,
     Based,
     Builder,
     Call,
@@ -39,7 +40,7 @@ from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Un
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, walk
 from turntree.rewards.formula.tolerance import is_rounding
-from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out
+from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out, united
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
 from turntree.rewards.reading import flags
@@ -55,7 +56,33 @@ _NUMBER_WORDS = {
     )
 }
 _DECIMAL = 10
+_POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")
+"""Names of points."""
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
+
+
+_PHRASES: dict[str, Node] = {
+    **dict.fromkeys(("does not exist", "doesn't exist", "do not exist", "no limit", "nonexistent"), Words(("dne",))),
+    **dict.fromkeys(
+        (
+            "all real numbers",
+            "all reals",
+            "all real",
+            "the real numbers",
+            "the set of all real numbers",
+            "real numbers",
+        ),
+        Const("R"),
+    ),
+    **dict.fromkeys(("the empty set", "empty set"), Const("empty")),
+    "infinity": Const("inf"),
+}
+"""Words that name a value, or say the same as others."""
+
+
+def said(node: Node) -> Node:
+    """What a phrase names, if it is known; any other node unchanged."""
+    return _PHRASES.get(" ".join(node.words), node) if isinstance(node, Words) else node
 
 
 class Comparison:
@@ -79,6 +106,7 @@ class Comparison:
         """
         if ordered(gold) == ordered(answer):
             return True
+        gold, answer = without_domain(gold, answer)
         if isinstance(gold, Words) or isinstance(answer, Words):
             return self._words(gold, answer)
         if isinstance(answer, Rel) and set(answer.signs) == {"="}:
@@ -97,10 +125,14 @@ class Comparison:
             if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~", "approx"}):
                 return self._sets(gold, answer)
             return self._relations(gold, answer)
-        gold, answer = spelled_out(gold, answer), spelled_out(answer, gold)
+        gold, answer = united(spelled_out(gold, answer)), united(spelled_out(answer, gold))
         if isinstance(gold, Quantity) or isinstance(answer, Quantity):
             return self._quantities(gold, answer)
         gold, answer = both_signs(gold), both_signs(answer)
+        if (vectors := as_vectors(gold, answer)) is not None:
+            return self._in_order(*vectors)
+        if isinstance(gold, Group) and isinstance(answer, Applied) and answer.name in _POINTS and gold.opening == "(":
+            answer = Group(answer.args, "(", ")")  # a point with its name
         if isinstance(gold, Group) and isinstance(answer, Group):
             return self._groups(gold, answer)
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
@@ -144,6 +176,9 @@ class Comparison:
         return isinstance(answer, Residue) and self.equal(gold, answer.value)
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
+        gold, answer = said(gold), said(answer)
+        if not isinstance(gold, Words) and not isinstance(answer, Words):
+            return self.equal(gold, answer)
         if isinstance(gold, Words) and isinstance(answer, Words):
             left, right = (
                 tuple(singular(word) for word in node.words if word not in _ARTICLES) for node in (gold, answer)
@@ -151,8 +186,6 @@ class Comparison:
             return left == right
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
-            if answer.words == ("infinity",):
-                return self.equal(gold, Const("inf"))
             if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
                 return self.equal(gold, Num(Fraction(number)))
         elif isinstance(gold, Words) and isinstance(answer, Quantity):
@@ -365,7 +398,7 @@ def _without_undone(relation: Rel) -> Node:
 
 def _is_member(relation: Rel) -> bool:
     """Whether the left side of a membership is a variable alone, so that the right side is its range."""
-    return relation.terms[0] is None or isinstance(relation.terms[0], Sym)
+    return relation.terms[0] is None or isinstance(relation.terms[0], Sym | Applied)
 
 
 def _in_base(gold: Based, answer: Node) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
-from turntree.rewards.formula.syntax.nodes import Mul, Node, Quantity, Sym
+from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Quantity, Sym
 from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.reading import flags
@@ -70,7 +71,8 @@ _EXACT_CASE = frozenset(str.split("N J W V K A F C Pa Hz eV kJ kW MJ mJ MW mW kV
 _FILLERS = frozenset(
     str.split(
         "the a an is are was be exactly equal equals to of in total just simply only precisely value answer "
-        "result therefore so thus hence we have get there it its square-free final that this for per each all"
+        "result therefore so thus hence we have get there it its square-free final that this for per each all "
+        "st nd rd th"
     )
 ) - {"all", "per", "in"}
 _GENERIC = frozenset(
@@ -90,6 +92,7 @@ def _known_units() -> dict[str, Unit]:
 
 
 _UNITS = _known_units()
+_HYPHEN = re.compile(r"(?<!\^)-")
 _WRITTEN_OUT = {
     "mph": "mi / h", "kmh": "km / h", "kph": "km / h", "mps": "m / s", "fps": "ft / s", "sqft": "ft ^2", "sqm": "m ^2",
     "cc": "cm ^3", "rpm": "revolution / min", "hz": "Hz",
@@ -154,6 +157,28 @@ def spelled_out(node: Node, other: Node) -> Node:
     return node
 
 
+def united(node: Node) -> Node:
+    """A quantity that is written in several units as one: ``1 hour 30 minutes`` is 90 minutes.
+
+    Only units of one dimension, each smaller than the one before it, belong together.
+    """
+    parts = (
+        node.terms if isinstance(node, Add) else node.items if isinstance(node, Group) and node.word == "and" else ()
+    )
+    units = [read_unit(part.unit) for part in parts if isinstance(part, Quantity)]
+    if len(units) < 2 or len(units) < len(parts):
+        return node
+    known = [unit for unit in units if unit is not None and unit.known]
+    falling = all(one.factor > other.factor for one, other in pairwise(known))
+    if len(known) < len(units) or len({unit.dimension for unit in known}) > 1 or not falling:
+        return node
+    last = parts[-1]
+    assert isinstance(last, Quantity)
+    values = tuple(part.value for part in parts if isinstance(part, Quantity))
+    sizes = [Num(unit.factor / known[-1].factor) for unit in known]
+    return Quantity(Add(tuple(Mul((size, value)) for size, value in zip(sizes, values, strict=True))), last.unit)
+
+
 def check_words(text: str) -> None:
     """Refuse words that negate a value or blur it.
 
@@ -177,7 +202,7 @@ def read_unit(text: str) -> Unit | None:
         >>> read_unit("square cm").dimension
         'length^2'
     """
-    words = [_WRITTEN_OUT.get(part.lower(), part) for part in text.replace("-", " -").split()]
+    words = [_WRITTEN_OUT.get(part.lower(), part) for part in _HYPHEN.sub(" -", text).split()]
     parts = [part for part in " ".join(words).split() if part.lower() not in _FILLERS]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)

@@ -29,7 +29,8 @@ _RESULT = re.compile(r"result|\u7ed3\u679c|\u7d50\u679c|\uacb0\uacfc", re.IGNORE
 _ANCHORS = ("nswer", "esult", "NSWER", "ESULT", "espuesta", "ntwort", "isposta", "esposta")
 _HEADING = re.compile(r"\s*(?:step|final|answer|solution|conclusion|part|case|summary)\b", re.IGNORECASE)
 _END = re.compile(
-    r"\n|(?<!\bi\.e)(?<!\be\.g)[.!?](?=\s|$|\*)|;\s|\u3002|,?\s+(?:because|since|which|so that|as required|where|"
+    r"\n|\uff0c(?=[\u5171\u4e00\u5373\u5176\u56e0\u6240\u8fd9])|"
+    r"(?<!\bi\.e)(?<!\be\.g)[.!?](?=\s|$|\*)|;\s|\u3002|,?\s+(?:because|since|which|so that|as required|where|"
     r"I hope)\b|"
     r",?\s+(?:(?:and|but) not|not|rather than|instead of)\s+(?=[-$\\(*]{0,3}(?:\d|[A-Z]\b))"
 )
@@ -43,9 +44,18 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
 )
 _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
-_OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')")
+_OPTION = re.compile(
+    r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII
+)
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
 _REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
+_RULED_OUT = re.compile(
+    r"(?:,?\s*(?:as|because|since|for|while|and)\s+|[,;:(]\s*|\.\s+)(?:options?\s+|choices?\s+)?"
+    r"\(?[A-Z]\)?(?:(?:\s*,?\s*(?:and|or|&)\s*|\s*,\s*)\(?[A-Z]\)?){0,8}\s+(?:is|are|was|were|can|must)\s+(?:all\s+|both\s+|clearly\s+)?"
+    r"(?:wrong|incorrect|false|not\s+(?:correct|right|true)|be\s+(?:ruled\s+out|eliminated|excluded)|ruled\s+out|eliminated|excluded)\b\)?"
+)
+"""A clause that names options which are wrong."""
+_LOWER_OPTION = re.compile(r"\s*\(?([a-z])\)?\s*\.?\s*")
 _TAIL = 1_500
 
 
@@ -147,8 +157,10 @@ def last_options(text: str) -> set[str]:
         >>> last_options("A is too small. It must be B, as C and D are wrong.")
         {'B'}
     """
+    if (alone := _LOWER_OPTION.fullmatch(text)) is not None:
+        return {alone[1].upper()}
     letters: set[str] = set()
-    for sentence in reversed(_SENTENCE_END.split(text[-_TAIL:])):
+    for sentence in reversed(_SENTENCE_END.split(_RULED_OUT.sub(" ", text[-_TAIL:]))):
         if not any(map(str.isalpha, sentence)):
             continue
         named = {match[1] or match[2] for match in _OPTION.finditer(_REASON.split(sentence)[0])}

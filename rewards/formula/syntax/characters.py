@@ -29,7 +29,7 @@ _SIGNS = {
     "\u2126": r"\Omega ", "\u2113": r"\ell ", "\u210f": r"\hbar ", "\u03d5": r"\phi ", "\u03f5": r"\epsilon ",
     "\u03d1": r"\vartheta ", "\u2026": r"\ldots ", "\u22ef": r"\cdots ", "\u2223": "|", "\u20ac": r"\euro ",
     "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\u25b3": r"\triangle ", "\u2236": ":", "\u2044": "/", "\u2215": "/",
-    "\u2192": r"\to ", "\u21d2": r"\Rightarrow ",
+    "\u2192": r"\to ", "\u21d2": r"\Rightarrow ", "\u00a2": r"\cent ", "\uffe0": r"\cent ",
 }  # fmt: skip
 _GREEK_CAPITALS = frozenset(str.split("Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega"))
 _LATIN = dict(
@@ -38,10 +38,36 @@ _LATIN = dict(
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₙₘₖᵢⱼ", "0123456789+-=()aeoxnmkij", strict=True))
 _RUN = re.compile(f"([{''.join(_RAISED)}]+)|([{''.join(_LOWERED)}]+)")
+_FOREIGN = {
+    word: english
+    for english, words in {
+        "": "个 個 只 条 条 本 张 張 支 名 位 件 块 棵 头 头 辆 种 次 組 组 匹 朵 枚 つ 개 명 штук шт",
+        "yuan": "元 块钱 人民币", "yen": "円 日元", "ruble": "руб рублей рубля рубль",  # noqa: RUF001
+        "m": "米 м метр метра метров メートル", "cm": "厘米 公分 см", "mm": "毫米 мм", "dm": "分米 дм",
+        "km": "千米 公里 км", "square m": "平方米 平米", "square cm": "平方厘米", "square km": "平方千米 平方公里",
+        "square dm": "平方分米", "cubic m": "立方米", "cubic cm": "立方厘米", "cubic dm": "立方分米",
+        "g": "克 г", "kg": "千克 公斤 кг", "ton": "吨 т", "l": "升 л", "ml": "毫升 мл", "sec": "秒 с сек секунд",  # noqa: RUF001
+        "min": "分钟 мин минут минуты", "hour": "小时 时 ч час часа часов 時間", "day": "天 日 дней дня день",
+        "week": "周 星期 недель", "month": "个月 月", "year": "年 岁 лет", "deg": "度", "people": "人",
+        " or ": "或 或者 или", " and ": "和 与 и",
+    }.items()
+    for word in words.split()
+}  # fmt: skip
+"""Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing."""
+_FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _DOT_ABOVE = re.compile("([0-9])\u0307")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\,|\\ |~|\\;|\\:|\\!)(?=\d{3}(?!\d))")
 _DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+_AXIS = re.compile(
+    r"\\(?:mathbf|boldsymbol|bm|(?:hat|vec)\s*\{\s*\\(?:mathbf|boldsymbol|bm))\s*\{\s*(?:\\(?:hat|vec)\s*\{?\s*)?\\?([ijk])"
+    r"(?:math)?\s*\}+"
+)
+"""Unit vectors in bold type."""
+_CHOSEN = re.compile(
+    r"(?<![\w)}\]])(?:\{\})?[\^_](?:\{(\w{1,9})\}|(\w))\s*(?:C|\\(?:text|mathrm)\{C\})\s*_(?:\{(\w{1,9})\}|(\w))"
+)
+"""Binomial coefficients with the letter between their numbers: ``^5C_2``."""
 _ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]")
 
 
@@ -54,11 +80,16 @@ def normalized(text: str) -> str:
     """
     if not text.isascii():
         text = _DOT_ABOVE.sub(r"\\dot{\1}", text)
+        text = _FOREIGN_RUN.sub(lambda match: _translated(match[0]), text)
         text = _RUN.sub(_raised_or_lowered, text)
         text = _OTHER.sub(lambda match: _written(match[0]), text)
     if "\\" in text or "{,}" in text or "~" in text:
         text = _ROW_SPACING.sub(r"\1 ", text)
         text = _DECIMAL_COMMA.sub(".", _THOUSANDS.sub("", text))
+    if "\\mathbf" in text or "\\b" in text:
+        text = _AXIS.sub(r"\\hat{\1}", text)
+    if "C" in text and "_" in text:
+        text = _CHOSEN.sub(lambda match: rf"\binom{{{match[1] or match[2]}}}{{{match[3] or match[4]}}}", text)
     return text
 
 
@@ -66,6 +97,12 @@ def _raised_or_lowered(match: re.Match[str]) -> str:
     if match[1]:
         return "^{" + "".join(_RAISED[character] for character in match[1]) + "}"
     return "_{" + "".join(_LOWERED[character] for character in match[2]) + "}"
+
+
+def _translated(run: str) -> str:
+    """A unit, counter or conjunction in English; other words stay, for the tokenizer to refuse."""
+    english = _FOREIGN.get(run)
+    return run if english is None else rf"\text{{ {english} }}" if english else " "
 
 
 def _written(character: str) -> str:

@@ -19,6 +19,8 @@ from turntree.rewards.formula.syntax.nodes import (
     Mul,
     Node,
     Num,
+    Pow,
+    Quantity,
     Ratio,
     Rel,
     Residue,
@@ -41,7 +43,7 @@ _RELATIONS = {
     "subseteq": "~", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "~", "iff": "~",
 }  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
-_MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3"}
+_MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
 _CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
@@ -130,7 +132,7 @@ class Parser(Commands):
                 self.take()
             signs.append(sign)
             right = self.set()
-            terms.append(self._ratio(right) if self.at(":") else right)
+            terms.append(self._ratio(right) if self.at(":") and not self.in_braces else right)
         if (modulus := self._modulus()) is not None:
             return residue(terms, signs, modulus)
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
@@ -197,7 +199,16 @@ class Parser(Commands):
         if negative:
             node = negated(node)
         after = self._unit()
-        return worded(before, node, after) if before or after else node
+        if [word.lower() for word in after] == ["out", "of"] and self.next.kind == "num":
+            return worded(before, Mul((node, Pow(self.sum(), MINUS_ONE))), self._unit())
+        found = worded(before, node, after) if before or after else node
+        parts = [found]
+        while isinstance(parts[-1], Quantity) and self.next.kind == "num" and isinstance(node, Num):
+            node = self.factor()
+            parts.append(worded([], node, self._unit()))
+            if not isinstance(parts[-1], Quantity):
+                raise Malformed("a number behind words")
+        return found if len(parts) == 1 else Add(tuple(parts))
 
     def _ends_quantity(self) -> bool:
         token = self.next
@@ -225,9 +236,12 @@ class Parser(Commands):
                 unit.append(self.take().text)
             elif token.kind in ("op", "cmd") and token.text in _MONEY:
                 unit.append(_MONEY[self.take().text])
+            elif not unit and self.at_unit_fraction():
+                self.take()
+                unit += [*self._unit_part(), "/", *self._unit_part()]
             elif self.at("mu") and self.ahead().kind == "word":
                 self.take()
-                unit.append("\u00b5")
+                unit.append("\u00b5" + self.take().text)
             elif unit and self.at("^"):
                 self.take()
                 negative = self.at("{") and self.ahead().text == "-"
@@ -235,11 +249,10 @@ class Parser(Commands):
             elif unit and self.at("/") and self.ahead().kind in ("word", "sym"):
                 self.take()
                 unit += ["/", self.take().text]
-            elif unit and self.at("cdot", "*", "-") and self.ahead().kind in ("word", "sym"):
-                self.take()
-            elif unit and token.kind == "num" and token.decimals < 0 and self.tokens[self.place - 1].kind == "word":
-                raise Malformed("a number behind words")
-            elif unit and self.at(".", "'") and self.ahead().kind in ("word", "end of text"):
+            elif unit and (
+                (self.at("cdot", "*", "-") and self.ahead().kind in ("word", "sym"))
+                or (self.at(".", "'") and self.ahead().kind in ("word", "end of text"))
+            ):
                 self.take()
             elif unit and self.at("(") and self.ahead().kind == "word":
                 self.take()
@@ -247,6 +260,13 @@ class Parser(Commands):
                 self.expect(")")
             else:
                 return unit
+
+    def _unit_part(self) -> list[str]:
+        """The numerator or the denominator of a unit that is written as a fraction."""
+        self.expect("{")
+        part = self._unit()
+        self.expect("}")
+        return part
 
     def _accept_word(self, word: str) -> bool:
         if self._at_word(word):

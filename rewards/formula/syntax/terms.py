@@ -23,6 +23,7 @@ from turntree.rewards.formula.syntax.nodes import (
     Num,
     Pow,
     Quantity,
+    Rel,
     Signed,
     Sym,
 )
@@ -48,6 +49,8 @@ GREEK = frozenset(
 ACCENTS = frozenset(
     str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
 )
+_MICRO = frozenset(["F", "C", "A", "V", "W", "H", "m", "s", "g", "L", "l", "J", "N", "T", "Hz", "Pa", "mol"])
+"""Units behind a micro sign."""
 _NO_FACTOR = frozenset(
     [
         "+",
@@ -171,7 +174,12 @@ class Terms(Cursor):
                     factors = [self._mixed(factors)]
                     continue
                 whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
+                place = self.place
                 factor = self.factor()
+                if isinstance(factor, Rel):  # a condition in brackets
+                    self.bracketed_at[place] = (factor, self.place)
+                    self.place = place
+                    return factors[0] if len(factors) == 1 else Mul(tuple(factors))
                 value = factor.value if isinstance(factor, Quantity) else factor
                 if whole and _is_part(value) and first.value is not None and first.value.denominator == 1:
                     mixed = Add((factors[0], value))
@@ -219,15 +227,25 @@ class Terms(Cursor):
             return token.text not in _NO_FACTOR and token.text != "$"
         if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and (self.bars > 0 or self.ahead().text == "_"):
             return False
+        if self.at_unit_fraction():
+            return False
+        if token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO:
+            return False
         return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
 
-    def at_function(self) -> bool:
-        """Whether a function without backslash is next; ``min`` and ``sec`` may be units."""
-        token, name = self.next, self.next.text.lower()
+    def at_unit_fraction(self) -> bool:
+        r"""Whether a unit is next that is written as a fraction: ``\frac{\text{mi}}{\text{h}}``."""
+        braced = self.at("frac", "dfrac", "tfrac") and self.ahead().text == "{"
+        return braced and self.ahead(2).kind == "word" and not self.at_function(2)
+
+    def at_function(self, distance: int = 0) -> bool:
+        """Whether a function without backslash is next, or at a distance; ``min`` and ``sec`` may be units."""
+        token = self.ahead(distance)
+        name = token.text.lower()
         if token.kind != "word":
             return False
         if name in ("min", "max", "gcd", "lcm", "sec"):
-            return self.ahead().text in ("(", "{", "^", "_")
+            return self.ahead(distance + 1).text in ("(", "{", "^", "_")
         return name in FUNCTIONS or token.text in ("sqrt", "pi")
 
     def factor(self) -> Node:

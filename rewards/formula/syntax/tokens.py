@@ -41,8 +41,10 @@ _GROUPED = re.compile(r"\d{1,3}(?:( )\d{3}(?: \d{3})*|(')\d{3}(?:'\d{3})*)(?![\d
 _NUMBER = re.compile(r"\d+\.\d+|\.\d+|\d+\.(?![.\d])|\d+")
 _SCIENTIFIC = re.compile(r"(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d{1,6})(?![\d.A-Za-z])")
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up|md|sc|sl)?|mbox|hbox|mathrm|operatorname\*?|rm|bf)\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up|md|sc|sl)?|mbox|hbox|mathrm|operatorname\*?|rm|bf)\s*"
+    r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
+_TEXT_SPACING = re.compile(r"~|\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|\\")
 _COMMAND = re.compile(r"\\([a-zA-Z]+)\*?|\\(.)", re.DOTALL)
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([a-zA-Z]+)\*?\}(?:\s*(?:\{[lcr|\s]*\}|\[[lcr]\]))*")
 _UNIT_LETTERS = frozenset("msghNJWVKLlAFCT")
@@ -220,7 +222,9 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
         elif len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
             tokens.append(Token("sym", content.strip(), spaced))
         else:
-            _read(content.replace("~", " ").replace("\\", " "), tokens, thousands, in_text=True)
+            if "\\" in content or "~" in content:
+                content = _TEXT_SPACING.sub(" ", _TEXT.sub(r" \1 ", content))
+            _read(content, tokens, thousands, in_text=True)
         return written.end()
     if environment := _ENVIRONMENT.match(text, position):
         tokens.append(Token(environment[1], environment[2], spaced))

@@ -30,6 +30,7 @@ from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.formula.values.numeric import DIGITS
+from turntree.rewards.limits import MAX_ELEMENTS
 
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "=": "="}
 
@@ -107,6 +108,9 @@ def _set(node: Node) -> RealSet | None:
             return _relation(node)
         case Builder(Sym(name) | Rel((Sym(name), Const("R")), ("in",)), condition):
             return _set(condition) if free_variables(condition) == {name} else None
+        case Builder(Rel((Sym(name), Const("Z" | "N" as domain)), ("in",)), condition):
+            whole = _set(condition) if free_variables(condition) == {name} else None
+            return None if whole is None else _integers(whole, domain)
         case SetOp(sign, left, right):
             one, other = _set(left), _set(right)
             if one is None or other is None:
@@ -131,6 +135,21 @@ def _set(node: Node) -> RealSet | None:
                 return None
             return _union((Piece(ends[0], ends[1], opening == "[", closing == "]"),))
     return None
+
+
+def _integers(pieces: RealSet, domain: str) -> RealSet | None:
+    """The integers of a bounded set; ``None`` where it depends on whether 0 is a natural number."""
+    found: list[Piece] = []
+    for piece in pieces:
+        if mp.isinf(piece.low) or mp.isinf(piece.high) or piece.high - piece.low > MAX_ELEMENTS:
+            return None
+        for number in range(int(mp.ceil(real(piece.low))), int(mp.floor(real(piece.high))) + 1):
+            inside = (piece.has_low or number != piece.low) and (piece.has_high or number != piece.high)
+            if inside and domain == "N" and number == 0:
+                return None
+            if inside and (domain == "Z" or number > 0):
+                found.append(Piece(mp.mpf(number), mp.mpf(number), True, True))
+    return tuple(found)
 
 
 def _ends(node: Node) -> list[Value]:
@@ -182,6 +201,8 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
         if one is None or other is None or bound < 0:
             return None
         return _intersection(one, other) if sign in ("<", "<=", "!=") else _union(one + other)
+    if (argument := _argument(subject)) is not None:
+        return _undone(subject, argument, sign, bound)
     if isinstance(subject, Sym):
         return _half_line(sign, bound)
     names = sorted(free_variables(subject))
@@ -197,6 +218,40 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
         if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
             return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
     return None
+
+
+def _argument(subject: Node) -> Node | None:
+    """The argument of a logarithm, an exponential or a square root; ``None`` for anything else."""
+    match subject:
+        case Call("ln" | "log", (inner, *base)) if not any(map(free_variables, base)):
+            return inner
+        case Pow(inner, Num(exponent)) if exponent == Fraction(1, 2):
+            return inner
+        case Pow(base, inner) if not free_variables(base):
+            return inner
+    return None
+
+
+def _undone(subject: Node, inner: Node, sign: str, bound: Value) -> RealSet | None:
+    """The solutions of a relation between a monotone function of something, and a bound."""
+    if isinstance(subject, Call):
+        base = _ends(subject.args[1])[0] if len(subject.args) > 1 else mp.e
+        domain = _solved(inner, ">", mp.mpf(0))
+        solved = _solved(inner, sign, mp.power(real(base), real(bound))) if base > 1 else None
+    elif isinstance(subject, Pow) and subject.base is inner:
+        domain = _solved(inner, ">=", mp.mpf(0))
+        if bound < 0:
+            return domain if sign in (">", ">=", "!=") else ()
+        solved = _solved(inner, sign, bound**2)
+    else:
+        base = _ends(subject.base)[0] if isinstance(subject, Pow) else Fraction(0)
+        if base <= 0 or base == 1:
+            return None
+        if bound <= 0:
+            return REALS if sign in (">", ">=", "!=") else ()
+        turned = sign if base > 1 else _TURNED[sign]
+        return _solved(inner, turned, mp.log(real(bound)) / mp.log(real(base)))
+    return None if domain is None or solved is None else _intersection(domain, solved)
 
 
 def _half_line(sign: str, bound: Value) -> RealSet:
