@@ -68,7 +68,7 @@ def bench_command(
     from turntree.agents.evaluation.machine import machine_facts
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import EvalTask
-    from turntree.agents.files import ensure_writable, write_whole
+    from turntree.agents.files import ensure_writable, keep_apart, write_whole
     from turntree.agents.loop.renderer import Renderer
 
     further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
@@ -93,6 +93,7 @@ def bench_command(
         engine_args=further,
     )
     if out is not None:
+        keep_apart(out, [model, arguments])
         ensure_writable(out)
     found = asyncio.run(bench(planned, choice, renderer, epochs=epochs, concurrency=concurrency, seed=seed))
     settings = {
