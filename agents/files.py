@@ -12,8 +12,9 @@ import math
 import os
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import EISDIR
 from pathlib import Path
@@ -71,6 +72,43 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """
     with whole_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
+    """Refuse to write over what is read, whatever other path or link names it.
+
+    Args:
+        out: The file to write.
+        read: What is read: files, or folders, of which every file counts; mappings and lists are searched for such
+            names, and what names nothing here (an id of a hub, a number) is left out.
+        folders: Whether folders count.
+
+    Raises:
+        UsageError: If the file is one of them.
+    """
+    there = _status(out)
+    for name in read:
+        if isinstance(name, Mapping | list | tuple):
+            keep_apart(out, name.values() if isinstance(name, Mapping) else name, folders=folders)
+        elif isinstance(name, Path) or (isinstance(name, str) and _status(name) is not None):
+            path, found = Path(name).expanduser(), _status(name)
+            folder = found is not None and stat.S_ISDIR(found.st_mode)
+            if folder and not folders:
+                continue
+            same = not folder and out.resolve() == path.resolve()
+            if there is not None and stat.S_ISREG(there.st_mode):
+                inside = [_status(one) for one in path.iterdir()] if folder else [found]
+                same |= any(one is not None and os.path.samestat(there, one) for one in inside)
+                same |= folder and out.resolve().is_relative_to(path.resolve())
+            if same:
+                raise UsageError(f"{out} is a file that is read, and would be lost; name another one to write")
+
+
+def _status(name: str | Path) -> os.stat_result | None:
+    try:
+        return Path(name).expanduser().stat()
+    except (OSError, ValueError, RuntimeError):  # nothing, or no name of a file
+        return None
 
 
 def ensure_writable(path: Path) -> None:

@@ -5,7 +5,14 @@ Works on text and answers, never on environments or models.
 
 from turntree.rewards import components  # registers the rewards that ship with the package
 from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
-from turntree.rewards.errors import IsolationError, RewardDefinitionError, RewardError, UnknownContract, UnknownReward
+from turntree.rewards.errors import (
+    IsolationError,
+    MissingQuestion,
+    RewardDefinitionError,
+    RewardError,
+    UnknownContract,
+    UnknownReward,
+)
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
 from turntree.rewards.reading.answer import final_answer, parse_number, same_number
@@ -25,6 +32,7 @@ __all__ = [
     "IsolationError",
     "Judge",
     "Kind",
+    "MissingQuestion",
     "Part",
     "PoolSettings",
     "Reward",

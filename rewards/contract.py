@@ -50,6 +50,11 @@ class Contract:
             raise ValueError(f"options must lie in 1..26, got {self.options}")
 
     @property
+    def needs_question(self) -> bool:
+        """Whether a copy of the question, such as ``7 + 5`` where 12 is asked for, is only known for one with it."""
+        return self.kind is Kind.MATH
+
+    @property
     def is_tolerant(self) -> bool:
         """Whether a number may differ from the gold answer."""
         return self.kind is Kind.MATH and (self.relative_tolerance > 0 or self.absolute_tolerance > 0 or self.rounded)

@@ -21,3 +21,7 @@ class RewardDefinitionError(RewardError, ValueError):
 
 class IsolationError(RewardError, RuntimeError):
     """The process that isolates comparisons cannot be started, or is closed."""
+
+
+class MissingQuestion(UserWarning):
+    """Answers are compared without the question that their contract needs, so that copies of it are paid."""

@@ -8,12 +8,14 @@ strings and fractions runs in the worker pool, never in the caller.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future
 from time import perf_counter
 from typing import NamedTuple
 
 from turntree.rewards.contract import EXACT, Contract, contract_for
+from turntree.rewards.errors import MissingQuestion
 from turntree.rewards.judge import Judge, default_judge
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Status, Verdict
@@ -32,7 +34,12 @@ class _Begun(NamedTuple):
 
 
 def score(
-    prediction: str, gold: str, contract: Contract | str = EXACT, *, question: str = "", judge: Judge | None = None
+    prediction: str,
+    gold: str,
+    contract: Contract | str = EXACT,
+    *,
+    question: str | None = None,
+    judge: Judge | None = None,
 ) -> Score:
     r"""Score one text.
 
@@ -40,7 +47,8 @@ def score(
         prediction: The policy's own text; never tool output or text of the environment.
         gold: The right answer, plain or LaTeX.
         contract: Rules of the data set, or the data set's name.
-        question: The question asked of the policy; with it, an answer that repeats the question is wrong.
+        question: The question asked of the policy; with it, an answer that repeats the question is wrong. Where a
+            contract needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
         judge: The judge; by default one shared by the whole process.
 
     Returns:
@@ -51,10 +59,13 @@ def score(
         UnknownContract: ``contract`` names no data set.
 
     Example:
-        >>> score("It is a half.\n#### 0.5", "1/2").correct
+        >>> score("It is a half.\n#### 0.5", "1/2", question="What is 1 - 1/2?").correct
         True
     """
-    return _finish(_begin(prediction, gold, _resolved(contract), question, judge or default_judge(), {}))
+    rules = _resolved(contract)
+    if question is None:
+        say_missing_question(rules, "question")
+    return _finish(_begin(prediction, gold, rules, question or "", judge or default_judge(), {}))
 
 
 def score_batch(
@@ -71,7 +82,7 @@ def score_batch(
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
         contract: One for all, or one a sample.
-        questions: The questions asked of the policy, shape (samples,); an empty one is not known.
+        questions: The questions asked of the policy, shape (samples,), as in ``score``; an empty one: there is none.
         judge: The judge; by default one shared by the whole process.
 
     Returns:
@@ -100,6 +111,22 @@ async def ascore_batch(
     return [_finish(entry) for entry in begun]
 
 
+def say_missing_question(rules: Contract, name: str) -> None:
+    """Warn, if a contract needs the question, that it was not given.
+
+    Args:
+        rules: The contract.
+        name: What it would be given as.
+    """
+    if rules.needs_question:
+        warnings.warn(
+            f"the contract {rules.name!r} needs the question, which is not given as {name!r}: an answer that copies "
+            "it is paid as if it were worked out",
+            MissingQuestion,
+            stacklevel=3,
+        )
+
+
 def _begin_all(
     predictions: Sequence[str],
     golds: Sequence[str],
@@ -115,6 +142,9 @@ def _begin_all(
         contracts = [_resolved(one) for one in contract]
     if len(contracts) != len(golds):
         raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
+    if questions is None:
+        for rules in dict.fromkeys(contracts):
+            say_missing_question(rules, "questions")
     asked = [""] * len(golds) if questions is None else questions
     if len(asked) != len(golds):
         raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")

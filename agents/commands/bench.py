@@ -68,7 +68,7 @@ def bench_command(
     from turntree.agents.evaluation.machine import machine_facts
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import EvalTask
-    from turntree.agents.files import ensure_writable, write_whole
+    from turntree.agents.files import ensure_writable, keep_apart, write_whole
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.progress import episode_progress, shown
 
@@ -94,6 +94,7 @@ def bench_command(
         engine_args=further,
     )
     if out is not None:
+        keep_apart(out, [model, arguments])
         ensure_writable(out)
     with shown(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)

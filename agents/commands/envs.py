@@ -69,11 +69,13 @@ def attack_command(
     """
     from turntree.agents.evaluation.attack import report_attack
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
-    from turntree.agents.files import ensure_writable
+    from turntree.agents.files import ensure_writable, keep_apart
 
+    arguments = env_arguments(env_arg or (), data=data)
     if out is not None:
+        keep_apart(out, [arguments])
         ensure_writable(out)
-    env = checked_env(env_maker(env_id, env_arguments(env_arg or (), data=data)), env_id)
+    env = checked_env(env_maker(env_id, arguments), env_id)
     try:
         sound = report_attack(env, count=count, bound=bound, luck=luck, above=above, out=out, as_json=as_json)
     finally:

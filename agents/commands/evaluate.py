@@ -95,7 +95,7 @@ def eval_command(
     from turntree.agents.evaluation.suite import find_suite, nearest_suite
     from turntree.agents.evaluation.table import as_json as to_json
     from turntree.agents.evaluation.table import markdown as to_markdown
-    from turntree.agents.files import ensure_writable, write_whole
+    from turntree.agents.files import ensure_writable, keep_apart, write_whole
     from turntree.agents.scoring.scorer import Scorer
     from turntree.envs import list_envs
 
@@ -132,8 +132,14 @@ def eval_command(
         engine_args=parsed_engine_args(engine, engine_args, base_url=base_url),
     )
     files = _files(planned, out, is_suite=suite is not None)
-    for path in filter(None, [*files, markdown]):  # checked now, not after hours of playing
+    read = [suite, model, *(task.env_args for task in tasks)]
+    tables = [] if suite is None or out is None else [out / "results.md", out / "results.json"]
+    for path in filter(None, [*files, *tables, markdown]):  # checked now, not after hours of playing
+        # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
+        keep_apart(path, read, folders=restart or path not in files)
         ensure_writable(path)
+    if markdown is not None:
+        keep_apart(markdown, [path for path in files if path is not None])
     playing = _play_all(
         planned,
         choice,

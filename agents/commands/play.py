@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from turntree.envs import Env, ToolCall
+from turntree.envs.data.json_files import parse_json
 
 _COMMAND = re.compile("/[a-z]+")
 
@@ -115,7 +115,7 @@ def _call(env: Env, words: str) -> str:
     given = given.strip()
     if given.startswith("{"):
         try:
-            arguments = json.loads(given)
+            arguments = parse_json(given)
         except ValueError as error:
             raise ValueError(f"the arguments of {name} are no JSON: {error}") from error
     elif not given and not tool.properties:

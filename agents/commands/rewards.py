@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,12 +33,21 @@ def score_command(
     """Score the texts of a file and print a table by data set."""
     from turntree.agents.scoring.score_file import Fields, score_file
     from turntree.agents.scoring.scorer import Scorer
+    from turntree.rewards import MissingQuestion
 
     target = out or file.with_name(f"{file.stem}.scored.jsonl")
     fields = Fields(prediction=prediction, gold=gold)
-    tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract), fields)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingQuestion)  # the table has it
+        tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract), fields)
     rows = {source or "(none)": asdict(tally) for source, tally in tallies.items()}
     _show("data set", rows, target, as_json)
+    if missing := sum(tally.without_question for tally in tallies.values()):
+        typer.echo(
+            f"{missing} rows have no question, which their contracts need: an answer that copies it counts as right; "
+            "give it in the field question",
+            err=True,
+        )
 
 
 def rescore_command(

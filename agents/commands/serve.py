@@ -30,18 +30,14 @@ def renderer_options(template: str | None, max_thinking_tokens: int | None) -> d
     Raises:
         UsageError: If the variables are no mapping.
     """
-    import yaml
-
     from turntree.agents.errors import UsageError
+    from turntree.agents.yaml_files import parse_yaml
 
     options: dict[str, Any] = {}
     if template is not None:
-        try:
-            options["template_options"] = yaml.safe_load(template)
-        except yaml.YAMLError:
-            options["template_options"] = None
+        options["template_options"] = parse_yaml(template, "--template")
         if not isinstance(options["template_options"], dict):
-            raise UsageError(f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {template!r}")
+            raise UsageError(f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {template!r:.80}")
     if max_thinking_tokens is not None:
         options["max_thinking_tokens"] = max_thinking_tokens
     return options
@@ -57,6 +53,14 @@ def serve_command(
     name: Annotated[str | None, typer.Option(help="Name of the model in requests; MODEL without it.")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="TURNTREE_API_KEY", help="Bearer token that requests must bring.")
+    ] = None,
+    allowed_hosts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A further name of this server in the header Host; repeatable, * is any."),
+    ] = None,
+    allowed_origins: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages that may ask from a browser: https://NAME[:PORT]; repeatable."),
     ] = None,
     max_context: Annotated[
         int | None, typer.Option(min=2, help="Tokens of prompt and answer; 4096, if the model has as many.")
@@ -121,6 +125,8 @@ def serve_command(
         host=host,
         port=port,
         api_key=api_key,
+        allowed_hosts=tuple(allowed_hosts or ()),
+        allowed_origins=tuple(allowed_origins or ()),
         max_requests=max_requests or 4 * max_batch,
         max_body=max_body,
         seconds=seconds,

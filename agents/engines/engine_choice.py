@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -86,6 +85,7 @@ def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | 
         UsageError: If they are no JSON object, or there is nothing that takes them.
     """
     from turntree.agents.errors import UsageError
+    from turntree.envs.data.json_files import parse_json
 
     if text is None:
         return {}
@@ -94,11 +94,11 @@ def parsed_engine_args(engine: EngineName, text: str | None, *, base_url: str | 
     if base_url is not None:
         raise UsageError("--engine-args are of an engine that is started here; --base-url names one that runs")
     try:
-        given = json.loads(text)
+        given = parse_json(text)
     except ValueError as error:
         raise UsageError(f"--engine-args must be a JSON object: {error}") from error
     if not isinstance(given, dict):
-        raise UsageError(f"--engine-args must be a JSON object, got {text!r}")
+        raise UsageError(f"--engine-args must be a JSON object, got {text!r:.80}")
     return given
 
 

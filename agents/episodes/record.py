@@ -18,6 +18,7 @@ import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.episodes.hints import misfit
 from turntree.agents.errors import RecordError
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.failure import FailureKind
@@ -63,7 +64,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
         for entry in row["turns"]:
             turns.append(_turn_from_dict(entry, context))
             context = turns[-1].prompt_ids + turns[-1].completion.token_ids
-        return Episode(
+        episode = Episode(
             env_id=row["env_id"],
             task=None if row["task"] is None else Task(**row["task"]),
             seed=row["seed"],
@@ -79,8 +80,12 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
         )
     except KeyError as error:
         raise RecordError(f"the field {error} is missing from a recorded episode") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"not a recorded episode: {error}") from error
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        said = " ".join(str(error).split())
+        raise RecordError(f"not a recorded episode: {said:.200}") from error
+    if said := misfit(episode, Episode):
+        raise RecordError(f"not a recorded episode: {said.removeprefix('.')}")
+    return episode
 
 
 def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
@@ -104,6 +109,8 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
 
 def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
     completion = dict(entry["completion"])
+    if not 0 <= entry["shared"] <= len(context):
+        raise ValueError(f"a turn shares {entry['shared']!r:.40} tokens with {len(context)} before it")
     for name in _SEQUENCES:
         completion[name] = tuple(completion.get(name, ()))
     completion["finish_reason"] = FinishReason(completion["finish_reason"])
@@ -196,6 +203,9 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
             episode = episode_from_dict(row.pop("episode"))
         except RecordError as error:
             raise RecordError(f"{path}, line {number}: {error}") from error
+        for name in ("step", "index", "session"):
+            if said := misfit(row.get(name), int | str | None):
+                raise RecordError(f"{path}, line {number}: the label {name!r}: {said}")
         yield Record(row, episode)
 
 

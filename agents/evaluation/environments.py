@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.customer_settings import with_customer
 from turntree.envs import Env, make
+from turntree.envs.data.json_files import parse_json
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
         if not equals or not key.isidentifier():
             raise UsageError(f"--env-arg takes KEY=VALUE, for example max_numbers=3; got {pair!r}")
         try:
-            arguments[key] = json.loads(value)
+            arguments[key] = parse_json(value)
         except ValueError:
             arguments[key] = value
     given = {"data": data, "tool_format": tool_format}

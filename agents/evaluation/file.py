@@ -14,18 +14,26 @@ from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.episodes.record import EpisodeWriter, episode_from_dict
 from turntree.agents.errors import RecordError, UsageError
 from turntree.agents.files import OneWriter, is_special, write_whole
+from turntree.envs.data.json_files import parse_json
 
 Place = tuple[int, int]
 """Number of the task, number of the sample."""
 
 RENDERING = ("template_options", "max_thinking_tokens")
 """Settings that each line repeats where they are given: what a reader of the tokens needs to know."""
+
+
+class _Line(NamedTuple):
+    """An episode, and the line that it was read from."""
+
+    episode: Episode
+    written: bytes
 
 
 class EvalFile:
@@ -62,15 +70,13 @@ class EvalFile:
         text = json.dumps(settings, sort_keys=True, default=str)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
-        lines = {place: line for place, line in lines.items() if not line[0]["episode"].get("failure")}
+        lines = {place: line for place, line in lines.items() if not line.episode.failure}
         if whole:
             counts = Counter(index for index, _ in lines)
             lines = {place: line for place, line in lines.items() if counts[place[0]] == whole}
-        self.done: dict[Place, Episode] = {
-            place: episode_from_dict(row["episode"]) for place, (row, _) in lines.items()
-        }
+        self.done: dict[Place, Episode] = {place: line.episode for place, line in lines.items()}
         """Episodes that need not be played again."""
-        write_whole(path, b"".join(line + b"\n" for _, line in lines.values()))
+        write_whole(path, b"".join(line.written + b"\n" for line in lines.values()))
         self._writer = EpisodeWriter(path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
@@ -91,21 +97,25 @@ class EvalFile:
         self._writer.close()
         self._lock.close()
 
-    def _read(self) -> dict[Place, tuple[dict[str, Any], bytes]]:
-        found: dict[Place, tuple[dict[str, Any], bytes]] = {}
+    def _read(self) -> dict[Place, _Line]:
+        found: dict[Place, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off during writing
             try:
-                row = json.loads(line.decode("utf-8", "surrogatepass"))
-                place = (row["index"], row["sample"])
+                row = parse_json(line.decode("utf-8", "surrogatepass"))
+                place = (int(row["index"]), int(row["sample"]))
                 other = row["run"] != self._digest
-            except (ValueError, KeyError, TypeError) as error:
+                given = None if other else row["episode"]
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
             if other:
                 raise UsageError(
                     f"{self.path} holds episodes that were played with other settings, or on other data; {_ADVICE}"
                 )
-            found[place] = (row, line)
+            try:
+                found[place] = _Line(episode_from_dict(given), line)
+            except RecordError as error:
+                raise RecordError(f"{self.path}, line {number}: {error}; {_ADVICE}") from error
         if not found and any(lines):
             raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
         return found

@@ -100,7 +100,8 @@ def majority_right(episodes: Sequence[Episode]) -> float:
 def _votes(answers: Counter[str]) -> list[int]:
     """How often each of the answers was given, where equal ones are one."""
     pairs = list(combinations(answers, 2))
-    scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs])
+    questions = [""] * len(pairs)  # none of them is paid
+    scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs], questions=questions)
     votes = dict(answers)
     for (one, other), score in zip(pairs, scores, strict=True):
         if score.correct and one in votes and other in votes:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import UsageError
+from turntree.agents.yaml_files import read_yaml
 from turntree.envs.nearest import nearest_hint
 
 
@@ -78,14 +79,7 @@ def read_suite(path: Path) -> list[EvalTask]:
         UsageError: If the file is not a suite, or a key is unknown.
         OSError: If it cannot be read.
     """
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise UsageError(f"{path} is no YAML file: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     rows = content.get("suite") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"{path}: expected a list `suite` of evaluations, each with `env`, got {str(content)[:60]!r}")

@@ -17,7 +17,7 @@ from turntree.agents.gateway.http.event_stream import EventStream, as_they_come
 from turntree.agents.gateway.http.requests import in_time, unless_gone
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.metrics import Metrics
-from turntree.agents.gateway.turns import SampledTurn, sample
+from turntree.agents.gateway.turns import SampledTurn, SentPrompts, sample
 
 Put = Callable[[dict[str, Any]], None]
 
@@ -48,6 +48,8 @@ class Answering:
     """Counters."""
     seconds: float
     """Time limit of an answer."""
+    sent: SentPrompts = field(default_factory=SentPrompts)
+    """Of this gateway's clients, who have one key."""
 
     async def answer(self, http: Request, plan: Plan, held: ExitStack) -> Response:
         """The answer; ``held`` is closed as soon as nothing is sampled for it any more.
@@ -102,6 +104,7 @@ class Answering:
         turn = await sample(self.engine, plan.requests[index], plan.answer.text(index), None if put is None else show)
         self.metrics.add_turn(turn)
         plan.kept(index, turn)
+        turn = self.sent.cached(turn)
         if put is not None:
             for event in plan.answer.last(index, turn):
                 put(event)

@@ -49,6 +49,11 @@ async def serve(
                 shown = f"[{host}]" if ":" in host else host
                 sys.stdout.write(f"{settings.model} at http://{shown}:{port}/v1\n")
                 sys.stdout.flush()
+                if settings.api_key is None:
+                    sys.stderr.write(
+                        "turntree: no key is asked for: every program of this machine may use the model, and other "
+                        "machines cannot; --api-key (or TURNTREE_API_KEY) asks for one\n"
+                    )
 
             try:
                 gc.collect()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from array import array
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TopLogprobs, TurnRequest
 from turntree.agents.gateway.http.errors import ApiError
@@ -21,6 +24,35 @@ class SampledTurn:
     """What the engine sampled, up to the token with which a stop string was complete."""
     text: str
     """Its text, without the stop string."""
+
+
+class SentPrompts:
+    """What one key's clients have sent and been given, so that no answer says what another key's have.
+
+    Tokens are remembered in blocks, each by a hash of all tokens up to its end; the oldest blocks are forgotten.
+    """
+
+    _BLOCK = 16
+    _MOST = 1 << 16
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def cached(self, turn: SampledTurn) -> SampledTurn:
+        """A turn whose cached tokens are at most those that were known before; it is known from now on."""
+        tokens = (*turn.prompt_ids, *turn.completion.token_ids)
+        before, known, same = b"", 0, True
+        for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
+            block = array("q", tokens[end - self._BLOCK : end]).tobytes()
+            before = blake2b(before + block, digest_size=16).digest()
+            same = same and before in self._known
+            known = end if same else known
+            self._known[before] = None
+            self._known.move_to_end(before)
+        while len(self._known) > self._MOST:
+            self._known.popitem(last=False)
+        told = min(turn.completion.cached_tokens, known, len(turn.prompt_ids))
+        return replace(turn, completion=replace(turn.completion, cached_tokens=told))
 
 
 class _Watch:

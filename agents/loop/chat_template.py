@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import functools
 import itertools
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any, Protocol
 from turntree.agents.errors import RenderError
 from turntree.agents.loop import fitting
 from turntree.agents.loop.quoted import Marks, pieces
-from turntree.envs.data.json_files import HALF
+from turntree.envs.data.json_files import HALF, read_json
 from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
@@ -435,7 +434,7 @@ def _settings(name: str, file: str) -> dict[str, Any]:
         except (ImportError, ValueError):  # no id of the hub
             return {}
     try:
-        read = json.loads(Path(path).read_text(encoding="utf-8"))
+        read = read_json(Path(path))
     except (OSError, ValueError, TypeError):  # not there
         return {}
-    return {**(read.get("text_config") or {}), **read}
+    return {**(read.get("text_config") or {}), **read} if isinstance(read, dict) else {}

@@ -9,6 +9,7 @@ assistant's text counts), the right answer as ``gold``, and optionally
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.errors import AgentError
-from turntree.agents.files import whole_file
+from turntree.agents.files import keep_apart, whole_file
 from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
 from turntree.envs.data.json_files import json_lines
 from turntree.rewards import Sample, UnknownContract
@@ -56,9 +57,11 @@ class Tally:
     """Samples without a reward."""
     suspects: int
     """Samples that are suspected of hacking."""
+    without_question: int
+    """Samples whose contract needs the question, and that have none: copies of it are right."""
 
     @classmethod
-    def of(cls, scored: Sequence[Scored]) -> Self:
+    def of(cls, scored: Sequence[Scored], without_question: int) -> Self:
         """Compute the sums."""
         rewards = [one.reward for one in scored if one.reward is not None]
         answers = [one.answer for one in scored if one.answer is not None]
@@ -69,6 +72,7 @@ class Tally:
             wrong=sum(answer.correct is False for answer in answers),
             undecided=len(scored) - len(rewards),
             suspects=sum(bool(answer.flags) for answer in answers),
+            without_question=without_question,
         )
 
 
@@ -85,10 +89,10 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
         Sums by data set, in order of first appearance.
 
     Raises:
+        UsageError: If ``out`` is the file that is read.
         RowError: If there are no rows, a line is not a JSON object, or a field is missing or of the wrong type.
     """
-    if out.resolve() == path.resolve():
-        raise RowError(f"{out} is the file that is read; name another one to write")
+    keep_apart(out, [path])
     fields = fields or Fields()
     rows = list(_rows(path))
     if not rows:
@@ -104,20 +108,23 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     with whole_file(out) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
         for (_, row), one in zip(rows, scored, strict=True):
             file.write(json.dumps({**row, SCORED: scored_to_dict(one)}, ensure_ascii=False) + "\n")
-    return tallies((sample.data_source for sample in samples), scored)
+    return tallies((sample.data_source for sample in samples), scored, map(scorer.unasked, samples))
 
 
-def tallies(keys: Iterable[str], scored: Sequence[Scored]) -> dict[str, Tally]:
+def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[bool]) -> dict[str, Tally]:
     """Sums by key, in order of first appearance.
 
     Args:
         keys: One for each of ``scored``.
         scored: Results to sum up.
+        unasked: As ``Scorer.unasked``.
     """
     groups: dict[str, list[Scored]] = {}
-    for key, one in zip(keys, scored, strict=True):
+    missing: Counter[str] = Counter()
+    for key, one, without in zip(keys, scored, unasked, strict=True):
         groups.setdefault(key, []).append(one)
-    return {key: Tally.of(group) for key, group in groups.items()}
+        missing[key] += without
+    return {key: Tally.of(group, missing[key]) for key, group in groups.items()}
 
 
 def scored_to_dict(scored: Scored) -> dict[str, Any]:

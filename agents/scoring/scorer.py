@@ -32,6 +32,7 @@ from turntree.rewards import (
     reward,
     score_batch,
 )
+from turntree.rewards.score import say_missing_question
 
 ANSWER = "answer"
 """The reward that compares the last turn's answer with the gold answer."""
@@ -128,7 +129,13 @@ class Scorer:
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_THREADS, thread_name_prefix="turntree-rewards")
 
+    def unasked(self, sample: Sample) -> bool:
+        """Whether a sample's answer is compared without the question that its contract needs."""
+        return ANSWER in self.names and not sample.question and self.contract_of(sample.data_source).needs_question
+
     def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        for source in dict.fromkeys(sample.data_source for sample in samples if self.unasked(sample)):
+            say_missing_question(self.contract_of(source), "question")
         return {
             "predictions": [sample.answer_text for sample in samples],
             "golds": [sample.gold for sample in samples],

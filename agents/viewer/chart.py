@@ -14,6 +14,8 @@ from html import escape
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 14, 38
 _TICKS = 5
+_LEAST = 1e-300
+"""Below it floats lose their digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,31 +38,33 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
     Args:
         series: Lines, later ones drawn above earlier ones; together at least one point.
         title: Description, for readers who cannot see it.
-        top: Highest value of the vertical axis, which begins at 0; ``None`` fits the data.
+        top: Highest value of the vertical axis; ``None`` fits the data. The axis has 0 on it, and begins there where
+            no value is negative.
         across: What the horizontal axis counts.
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
-    highest = max(y for line in series for y in (*(y for _, y in line.points), *(y for _, _, y in line.band)))
-    step = _nice((top or highest or 1.0) / (_TICKS - 1))
-    ceiling = top or step * math.ceil(highest / step - 1e-9) or step
+    ys = [0.0] + [y for line in series for point in (*line.points, *line.band) for y in point[1:]]
+    step = _nice(((top or max(ys)) - min(ys)) / (_TICKS - 1))
+    first, last = math.floor(min(ys) / step + 1e-9), math.ceil(max(ys) / step - 1e-9)
+    floor, ceiling = step * first, top or step * (last if last > first else first + 1)
 
     def at(x: float, y: float) -> tuple[float, float]:
         across = (x - low) / (high - low) if high > low else 0.5
         return (
             _LEFT + across * (WIDTH - _LEFT - _RIGHT),
-            HEIGHT - _BOTTOM - min(y / ceiling, 1.0) * (HEIGHT - _TOP - _BOTTOM),
+            HEIGHT - _BOTTOM - min((y - floor) / (ceiling - floor), 1.0) * (HEIGHT - _TOP - _BOTTOM),
         )
 
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
-    for tick in range(round(ceiling / step) + 1):
+    for tick in range(first, round(ceiling / step) + 1):
         _, y = at(low, tick * step)
         parts.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{tick * step:g}</text>'
         )
     for value in _whole_ticks(low, high):
-        x, _ = at(value, 0)
+        x, _ = at(value, floor)
         parts.append(
             f'<text class="tick" x="{x:.1f}" y="{HEIGHT - _BOTTOM + 16}" text-anchor="middle">{value:g}</text>'
         )
@@ -106,6 +110,8 @@ def _whole_ticks(low: float, high: float) -> list[float]:
 
 
 def _nice(value: float) -> float:
-    """The nearest of 1, 2, 2.5 and 5 times a power of ten that is not below ``value``."""
+    """The nearest of 1, 2, 2.5 and 5 times a power of ten that is not below ``value``; 1 of what is next to nothing."""
+    if value < _LEAST:
+        return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 2.5, 5, 10) if power * step >= value * (1 - 1e-9))

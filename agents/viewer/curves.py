@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
-from turntree.agents.viewer.source import Source
+from turntree.agents.viewer.source import Figures, Source
 
 _WINDOW = 5
 """Steps of the moving average."""
@@ -22,38 +21,45 @@ class Curve(NamedTuple):
     """Markup."""
 
 
-_Read = Callable[[Mapping[str, Any]], Any]
+_Read = Callable[[Figures], float | None]
+
+
+def _named(name: str) -> _Read:
+    return lambda row: row.number(name)
+
+
+def _accepted_share(row: Figures) -> float | None:
+    accepted, drafted = row.number("accepted"), row.number("drafted")
+    return accepted / drafted if accepted is not None and drafted is not None and abs(drafted) >= 1 else None
+
 
 _OF_TRAINER: tuple[tuple[str, _Read], ...] = (
-    ("mean reward", lambda row: row["data"]["critic/score/mean"]),
-    ("sampled tokens of an episode", lambda row: row["data"]["response_length/mean"]),
-    ("entropy of the policy, nats a token", lambda row: row["data"]["actor/entropy"]),
-    ("seconds of a step", lambda row: row["data"]["timing_s/step"]),
-    ("gradient norm", lambda row: row["data"]["actor/grad_norm"]),
+    ("mean reward", _named("critic/score/mean")),
+    ("sampled tokens of an episode", _named("response_length/mean")),
+    ("entropy of the policy, nats a token", _named("actor/entropy")),
+    ("seconds of a step", _named("timing_s/step")),
+    ("gradient norm", _named("actor/grad_norm")),
 )
 _OF_ENGINE: tuple[tuple[str, _Read], ...] = (
-    ("tokens per verify step", lambda row: row["tokens_per_step"]),
-    ("accepted share of drafted tokens", lambda row: row["accepted"] / row["drafted"]),
-    ("engine seconds of a step", lambda row: row["seconds"]),
+    ("tokens per verify step", _named("tokens_per_step")),
+    ("accepted share of drafted tokens", _accepted_share),
+    ("engine seconds of a step", _named("seconds")),
 )
 
 
 def curves(source: Source) -> list[Curve]:
-    """Charts of the figures that ``source`` has, over the training steps."""
+    """Charts of the figures that ``source`` has, over the training steps.
+
+    Raises:
+        RecordError: If one of them is no number.
+    """
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
     return [curve for title, read, figures in rows if (curve := _curve(title, read, figures)) is not None]
 
 
-def _curve(title: str, read: _Read, rows: tuple[dict[str, Any], ...]) -> Curve | None:
-    points = []
-    for row in rows:
-        try:
-            value = float(read(row))
-        except (KeyError, TypeError, ZeroDivisionError):
-            continue
-        if math.isfinite(value):
-            points.append((float(row["step"]), value))
+def _curve(title: str, read: _Read, rows: tuple[Figures, ...]) -> Curve | None:
+    points = [(float(row.step), value) for row in rows if (value := read(row)) is not None]
     if len(points) < 2:
         return None
     xs, ys = zip(*points, strict=True)

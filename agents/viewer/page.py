@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.files import write_whole
+from turntree.agents.files import keep_apart, write_whole
 from turntree.agents.viewer.curves import curves
 from turntree.agents.viewer.pack import CHUNK, pack, squeeze
 from turntree.agents.viewer.source import Source
@@ -40,9 +40,11 @@ def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
 
     Raises:
         RecordError: If ``run`` holds no episodes, or damaged ones.
+        UsageError: If ``out`` is a file of the run.
         OSError: If a file cannot be read or written; an old page is then kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
+    keep_apart(out, source.inputs)
     packed = pack(source.records())
     texts = {} if tokenizer is None else token_bytes(tokenizer, packed.tokens)
     head = {

@@ -6,14 +6,40 @@ be read is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.errors import RecordError
+from turntree.agents.yaml_files import read_yaml
 from turntree.envs.data.json_files import json_lines
+
+_MOST = 1e300
+"""Largest size of a figure: sums and differences of some stay finite."""
+
+
+class Figures(NamedTuple):
+    """The figures of a training step."""
+
+    where: str
+    """File and line."""
+    step: int
+    """The step."""
+    values: Mapping[str, Any]
+    """Figures by name."""
+
+    def number(self, name: str) -> float | None:
+        """A figure; ``None`` where it is missing, null or infinite, as a training may write it.
+
+        Raises:
+            RecordError: If it is something else.
+        """
+        value = self.values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise RecordError(f"{self.where}: expected a number as {name!r}, got {value!r:.60}")
+        return float(value) if value is not None and abs(value) <= _MOST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +50,10 @@ class Source:
     """The given path: a folder, or a file of episodes."""
     files: tuple[Path, ...]
     """Files of episodes in order."""
-    metrics: tuple[dict[str, Any], ...]
-    """The trainer's figures, ``{"step", "data"}`` each; empty without training."""
-    engine: tuple[dict[str, Any], ...]
-    """The engine's counters, one mapping per step; empty without training."""
+    metrics: tuple[Figures, ...]
+    """The trainer's figures of each step; empty without training."""
+    engine: tuple[Figures, ...]
+    """The engine's counters of each step; empty without training."""
     model: str
     """Model directory or id that the run's configuration names; empty where unknown."""
 
@@ -52,10 +78,16 @@ class Source:
         return cls(
             path=path,
             files=tuple(files),
-            metrics=tuple(_lines(path / "metrics.jsonl")),
-            engine=tuple(_lines(path / "engine.jsonl")),
+            metrics=tuple(_figures(path / "metrics.jsonl", within="data")),
+            engine=tuple(_figures(path / "engine.jsonl")),
             model=_model(path / "config.yaml"),
         )
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """All files that are read."""
+        beside = ("metrics.jsonl", "engine.jsonl", "config.yaml")
+        return (*self.files, *(self.path / name for name in beside if self.path.is_dir()))
 
     def records(self) -> Iterator[Record]:
         """All recorded episodes, file by file.
@@ -67,21 +99,26 @@ class Source:
             yield from read_records(file)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
+    """The figures of each line, which are those of its entry ``within`` where that is named."""
+
     def refuse(number: int, said: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {said}")
 
     if not path.exists():
         return
     for number, row in json_lines(path, refuse, growing=True):
-        if not isinstance(row.get("step"), int):
-            raise refuse(number, f'expected an object with the field "step", got {row!r:.60}')
-        yield row
+        step, values = row.get("step"), row.get(within, {}) if within else row
+        if type(step) is not int or abs(step) > 1 << 53:  # from there on floats leave numbers out
+            raise refuse(number, f'expected an object with the whole number "step", got {row!r:.60}')
+        if not isinstance(values, dict):
+            raise refuse(number, f"expected figures by name in {within!r}, got {values!r:.60}")
+        yield Figures(f"{path}, line {number}", step, values)
 
 
 def _model(path: Path) -> str:
-    if not path.exists():
-        return ""
-    from omegaconf import OmegaConf
-
-    return str(OmegaConf.select(OmegaConf.load(path), "actor_rollout_ref.model.path", default="") or "")
+    """The model that a run's configuration names; empty where it names none, or refers to something else."""
+    found = read_yaml(path) if path.exists() else None
+    for key in ("actor_rollout_ref", "model", "path"):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found if isinstance(found, str) and "${" not in found else ""

@@ -104,7 +104,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
     tasks: list[str] = []
     visits: dict[int, list[int]] = {}
     played, left_out = [], 0
-    for record in _latest(_files(run), steps):
+    for record in _latest(trace_files(run), steps):
         episode, labels = record.episode, record.labels
         if episode.masked or not episode.turns or any(turn.text_only for turn in episode.turns):
             left_out += 1
@@ -124,7 +124,12 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
     return Exported(trace, len(played), left_out)
 
 
-def _files(run: Path) -> list[Path]:
+def trace_files(run: Path) -> list[Path]:
+    """The files of a run's episodes that are exported.
+
+    Raises:
+        RecordError: If there are none.
+    """
     files = [run] if run.is_file() else sorted(run.glob("episodes/step_*.jsonl"))
     files = [file for file in files if run.is_file() or _STEP.fullmatch(file.name)]
     if not files:
@@ -137,13 +142,12 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
     found: dict[tuple[int, int, int], Record] = {}
     for file in files:
         for record in read_records(file):
-            try:
-                step, index, session = (int(record.labels[name]) for name in ("step", "index", "session"))
-            except (KeyError, TypeError, ValueError) as error:
+            step, index, session = (record.labels.get(name) for name in ("step", "index", "session"))
+            if not all(type(label) is int and 0 <= label < 1 << 31 for label in (step, index, session)):
                 raise RecordError(
-                    f"{file}: an episode has the labels {sorted(record.labels)}, expected those of a training run: "
-                    "step, index, session"
-                ) from error
+                    f"{file}: an episode has the labels {record.labels!r:.200}, expected those of a training run: "
+                    "whole numbers as step, index, session"
+                )
             if steps is None or step <= steps:
                 found[step, index, session] = record
     for _, record in sorted(found.items(), key=lambda item: item[0]):

@@ -1,21 +1,102 @@
 """JSON in files of the user, an object a line or one a file: with a byte order mark or without, in UTF-8 or UTF-16.
 
-Invariant: what cannot be read is refused with its line. Texts with half of a surrogate, which no tokenizer reads, are
-read where a policy may have written them, and refused in what it is given.
+Invariant: what cannot be read is refused with its line, before it takes memory or depth without bound; only regular
+files are read, so that nothing is waited for. Texts with half of a surrogate, which no tokenizer reads, are read where
+a policy may have written them, and refused in what it is given.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 from collections.abc import Callable, Iterator
-from io import BytesIO
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 HALF = re.compile("[\ud800-\udfff]")
+MOST_BYTES = 1 << 28
+"""Bytes of a line, or of a file that is one value."""
+MOST_DEPTH = 200
+"""Lists and objects around a value."""
+_MOST_VALUES = 1 << 24
+"""Commas, colons and brackets of a text, which bound what its values take: about 72 bytes each."""
 _HEAD = 4
 """Bytes by which ``json.detect_encoding`` knows an encoding."""
+
+
+def parse_json(text: str) -> Any:
+    """``json.loads`` of a text from outside, within bounds.
+
+    Raises:
+        ValueError: If it is no JSON, nested deeper than ``MOST_DEPTH``, or has too many values.
+
+    >>> parse_json("[" * 10_000)
+    Traceback (most recent call last):
+    ValueError: nested deeper than 200
+    """
+    if len(text) > _MOST_VALUES and sum(map(text.count, ",:[{")) > _MOST_VALUES:
+        raise ValueError(f"more than {_MOST_VALUES:,} values")
+    too_deep = ValueError(f"nested deeper than {MOST_DEPTH}")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    if text.count("[") + text.count("{") > MOST_DEPTH and is_deeper(value, MOST_DEPTH):
+        raise too_deep
+    return value
+
+
+def is_deeper(value: Any, most: int) -> bool:
+    """Whether a JSON value has more than ``most`` lists and objects around another."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        entries = (entry.values() if isinstance(entry, dict) else entry for entry in level)
+        level = [one for inner in entries for one in inner if isinstance(one, dict | list)]
+    return bool(level)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without waiting for what is none, such as a pipe.
+
+    Raises:
+        OSError: If it is no regular file, or cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    file = os.fstat(handle)
+    if stat.S_ISREG(file.st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(file.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(f"{path} is no regular file; write what it gives to one, and name that")
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
+    """The contents of a regular file.
+
+    Raises:
+        OSError: If it cannot be read, or has more than ``most`` bytes.
+    """
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"{path} has more than {most:,} bytes, which is the most that is read of it")
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """The value that a file holds.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it is no JSON within the bounds of ``parse_json``.
+    """
+    data = read_bytes(path)
+    return parse_json(data.decode(json.detect_encoding(data), "surrogatepass"))
 
 
 def read_text(path: Path) -> str:
@@ -25,7 +106,7 @@ def read_text(path: Path) -> str:
         OSError: If it cannot be read.
         UnicodeDecodeError: If it is neither UTF-8 nor has a mark of another encoding.
     """
-    data = path.read_bytes()
+    data = read_bytes(path)
     marked = data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"))
     return data.decode(json.detect_encoding(data) if marked else "utf-8")
 
@@ -45,11 +126,13 @@ def json_lines(
         OSError: If the file cannot be read.
     """
     for number, line in enumerate(_lines(path), start=1):
+        if len(line) > MOST_BYTES:
+            raise refuse(number, f"expected at most {MOST_BYTES:,} bytes a line, got more")
         if not line.strip() or (growing and not line.endswith(b"\n")):
             continue
         try:
-            value = json.loads(line.decode("utf-8", "surrogatepass" if halves else "strict"))
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line.decode("utf-8", "surrogatepass" if halves else "strict"))
+        except ValueError as error:
             said = f"expected one JSON object a line, got bad JSON, {line[:60]!r} ({error})"
             raise refuse(number, said) from error
         if not isinstance(value, dict):
@@ -68,11 +151,13 @@ def half_in(value: Any, written: bytes = b"\\ud") -> str:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Lines in UTF-8, without the mark."""
-    with path.open("rb") as file:
+    """Lines in UTF-8, without the mark; one that is too long is cut, and is longer than ``MOST_BYTES``."""
+    with open_regular(path) as file:
         encoding = json.detect_encoding(file.read(_HEAD))
+        file.seek(len(b"\xef\xbb\xbf") if encoding == "utf-8-sig" else 0)
         if encoding.startswith("utf-8"):
-            file.seek(len(b"\xef\xbb\xbf") if encoding == "utf-8-sig" else 0)
-            yield from file
+            yield from iter(lambda: file.readline(MOST_BYTES + 1), b"")
             return
-    yield from BytesIO(path.read_bytes().decode(encoding, "replace").encode())
+        text = TextIOWrapper(file, encoding, "replace", newline="\n")
+        for line in iter(lambda: text.readline(MOST_BYTES + 1), ""):
+            yield line.encode()

@@ -7,12 +7,15 @@ import math
 import re
 from typing import Any, NamedTuple, NoReturn
 
+from turntree.envs.data.json_files import is_deeper
 from turntree.envs.message import ToolCall
 
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
 """Keys under which models put arguments."""
 _BESIDE = {"name", "id", "type"}
 """Keys that a call may have beside its arguments'."""
+_MOST_DEPTH = 100
+"""Lists and objects around a value; records of episodes, which have some more around it, may have twice as many."""
 _WHITE = re.compile(r"\s*")
 
 
@@ -85,6 +88,8 @@ def read_value(text: str, start: int = 0) -> Read:
         raise ValueError(f"not JSON ({error.msg} at character {error.pos - start})") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if is_deeper(value, _MOST_DEPTH):
+        raise ValueError("nested too deeply")
     return Read(value, _end_of_white(text, end))
 
 

@@ -7,14 +7,13 @@ copies of those that it edits, and only they go into snapshots.
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from turntree.envs.data.json_files import half_in
+from turntree.envs.data.json_files import half_in, read_json
 from turntree.envs.data.rows import find_rows
 from turntree.envs.errors import DataError
 
@@ -72,7 +71,7 @@ def _table_file(folder: Path, domain: str, table: str) -> Path:
 def _records(file: Path) -> dict[str, Record]:
     if file.suffix == ".json":
         try:
-            found = json.loads(file.read_bytes())
+            found = read_json(file)
         except ValueError as error:
             raise DataError(f"{file}: expected one JSON object, got bad JSON ({error})") from error
         pairs = (

@@ -23,9 +23,11 @@ NUMERALS = (
 """A pattern of the words of numbers."""
 _BARE = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z]\b|\\[A-Za-z]+")
 _BETWEEN = re.compile(
-    r"(?:\s|[,;.$&~]|\\[()\[\],;:! ]|\\q?quad|\\\\|(?P<either>\b(?:and|or|and/or|else|or else|otherwise|maybe|perhaps|"
-    r"or maybe|or perhaps|possibly|alternatively|also|resp)\b|[/|]|"
-    r"\\(?:text|mathrm|textrm)\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})|"
+    r"(?:\s|[,;.$&~(]|\\[()\[\],;:! ]|\\q?quad|\\\\|"
+    r"(?P<either>\b(?:and|or|and/or|either/or|else|or else|otherwise|maybe|perhaps|or maybe|or perhaps|possibly|"
+    r"alternatively|also|as well as|plus|if not|versus|vs|resp|oder|ou|o|y|und|et)\b|"
+    r"[/|\u2228\u6216\u548c]|\\(?:lor|vee|land|wedge)\b|"
+    r"\\(?:text|mathrm|textrm|emph|textit|textbf)\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})|"
     r"\\(?:text|mathrm|textrm)\s*\{[\s,]*\})*"
 )
 _NEGATED_BEFORE = re.compile(
@@ -38,10 +40,14 @@ _NEGATED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _OR_AFTER = re.compile(
-    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|maybe|perhaps|possibly)\b[\s,/]*"
+    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
+    r"[\s,/]*"
     r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
+    r"(?:[(|*]|\\left)*"
     r"(?:(?:\$|\\\(|\\\[)(?P<formula>[^$]{1,80}?)(?:\$|\\\)|\\\])|(?:[$]|\\boxed\s*\{)?(?P<plain>[a-z]\s?=\s?)?"
-    r"(?P<value>-?\s?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|[\u221a\u03c0\u00bd\u221e\u00bc\u00be]\s?\d*|"
+    r"(?P<value>(?:[-\u2212\u00b1]|\\pm\b)?\s?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\.\d+|"
+    r"[\u2070-\u2079\u00b2\u00b3\u00b9]?[\u221a-\u221c\u03c0\u221e\u00bc-\u00be\u2150-\u215e]\s?\d*|"
+    r"(?:[a-z\u03b1-\u03c9]|none|undefined|infinity)(?=\W*(?:$|\n))|"
     r"\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}|\\(?:sqrt|pi|infty)(?:\s*\{[^{}]{1,40}\})?)|(?:"
     + NUMERALS
     + r")\b))",

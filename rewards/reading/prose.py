@@ -37,7 +37,10 @@ _END = re.compile(
 _BULLET = re.compile(r"[-*\u2022\u2013]\s+(?=\S)")
 _THAT_IS = re.compile(r"\W*\b(?:i\.\s?e\.|that is(?: to say)?,|in other words)\W*?(?=[-$\\]?\w|[$\\(-])")
 _ASIDE = re.compile(r"(?<=[\w$)}%*])\s+\(([^()\n]{3,120})\)$")
-_CHANGING = re.compile(r"\b(?:mod|modulo|base|or|not|if|in|times|e?x?10|more|less|than)\b|[-+*/^=<>]", re.IGNORECASE)
+_CHANGING = re.compile(
+    r"\b(?:mod|modulo|base|or|else|otherwise|maybe|perhaps|not|if|in|times|e?x?10|more|less|than)\b|[-+*/^=<>]",
+    re.IGNORECASE,
+)
 _NEGATED = re.compile(r"\s*(?:definitely |certainly |clearly )?(?:not\b|never\b|n't\b|anything but\b)", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$?([^$]{1,400}?)\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
 _NUMBER = re.compile(

@@ -10,7 +10,7 @@ import pytest
 
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.file import EvalFile
-from turntree.agents.files import ensure_writable, whole_file, write_whole
+from turntree.agents.files import ensure_writable, keep_apart, whole_file, write_whole
 
 
 def test_a_file_is_written_with_its_folder_and_over_an_old_one(tmp_path: Path) -> None:
@@ -81,3 +81,17 @@ def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> 
     assert link.is_symlink()
     assert file.is_file()
     assert sorted(tmp_path.iterdir()) == [file, link]
+
+
+def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("rows")
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "hard").hardlink_to(file)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    for out in (file, tmp_path / "link", tmp_path / "hard", tmp_path / "folder" / ".." / tmp_path.name / file.name):
+        for read in (file, str(file), tmp_path, {"data": [str(file)]}):
+            with pytest.raises(UsageError, match=r"is a file that is read, .* name another one to write"):
+                keep_apart(out, [read])
+    keep_apart(file, [tmp_path], folders=False)
+    keep_apart(tmp_path / "new", [tmp_path, file, "no such file", "owner/name", "\0", "x" * 5000, 3, None])

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 from tables import table
 
-from turntree.rewards import Contract, Kind, Status, UnknownContract, ascore_batch, contract_for, score, score_batch
+from turntree.rewards import (
+    Contract,
+    Kind,
+    MissingQuestion,
+    Status,
+    UnknownContract,
+    ascore_batch,
+    contract_for,
+    score,
+    score_batch,
+)
 from turntree.rewards.reading import flags
 
 
@@ -83,3 +94,24 @@ def test_texts_and_golds_must_match_in_number() -> None:
 def test_a_tolerance_must_be_a_small_number() -> None:
     with pytest.raises(ValueError, match="relative_tolerance"):
         Contract(name="x", relative_tolerance=-1)
+
+
+def test_a_contract_that_needs_the_question_says_so_where_it_is_not_given() -> None:
+    for contract in ("math", "gsm8k", "minerva", Contract(name="mine")):
+        for missing in (
+            lambda contract=contract: score("#### 5", "5", contract),
+            lambda contract=contract: score_batch(["#### 5"], ["5"], [contract]),
+        ):
+            with pytest.warns(MissingQuestion, match="needs the question, which is not given"):
+                missing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for given in ("What is 2 + 3?", ""):
+            score("#### 5", "5", question=given)
+            score_batch(["#### 5"], ["5"], questions=[given])
+        score_batch(["#### 5", "(A)"], ["5", "A"], ["aime", "mmlu"])  # integers and letters are no copies
+
+
+async def test_the_event_loop_says_so_too() -> None:
+    with pytest.warns(MissingQuestion):
+        await ascore_batch(["#### 5"], ["5"])

@@ -36,7 +36,7 @@ def valid(rng: random.Random) -> dict[str, Any]:
 def request(body: bytes, path: str = _PATHS[0], *, length: int | None = None, headers: bytes = b"") -> bytes:
     """The bytes of a request."""
     size = len(body) if length is None else length
-    return f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n".encode() + headers + b"\r\n" + body
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n".encode() + headers + b"\r\n" + body
 
 
 def broken_json(rng: random.Random) -> bytes:

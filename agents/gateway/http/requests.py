@@ -6,10 +6,12 @@ import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from turntree.agents.gateway.http.errors import ApiError, ClientGone
+from turntree.agents.gateway.http.settings import GatewaySettings, is_own
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
@@ -27,6 +29,31 @@ def check_key(request: Request, key: str | None) -> None:
     if not hmac.compare_digest(given.encode(), key.encode()):
         came = "another one came" if given else "none came"
         raise ApiError(401, f"expected the header Authorization: Bearer KEY, {came}", code="invalid_api_key")
+
+
+def check_sender(request: Request, settings: GatewaySettings) -> None:
+    """Refuse what a browser sends for a page of somebody else.
+
+    It comes under a name that is not the server's, which DNS was made to lead here (rebinding), or from another origin.
+
+    Raises:
+        ApiError: 403.
+    """
+    given = request.headers.get("host", "")
+    try:
+        host = urlsplit(f"//{given}").hostname or ""
+    except ValueError:  # half of a bracket
+        host = ""
+    own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
+    if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
+        said = f"the Host {given!r:.80} is not this server's; if it is yours, begin it with --allowed-hosts {host:.80}"
+        raise ApiError(403, said, code="host_not_allowed")
+    origin = request.headers.get("origin")
+    if origin is None or {"*", origin} & {*settings.allowed_origins}:
+        return
+    if origin.lower() not in (f"http://{given}".lower(), f"https://{given}".lower()):
+        said = f"pages of {origin!r:.80} may not ask here; if they may, begin the server with --allowed-origins"
+        raise ApiError(403, f"{said} {origin:.80}", code="origin_not_allowed")
 
 
 def given_key(request: Request) -> str:

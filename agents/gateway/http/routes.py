@@ -9,13 +9,17 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turntree.agents.gateway.http.connections import ADMITTED
 from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
 from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
-from turntree.agents.gateway.http.requests import check_key
+from turntree.agents.gateway.http.requests import check_key, check_sender
+from turntree.agents.gateway.http.settings import GatewaySettings
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -34,15 +38,15 @@ class Routes:
     """The paths of an application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time.
 
     Args:
-        key: What requests must bring; ``None`` asks for none.
+        settings: The key that requests must bring, and the names and origins that they may have.
         answered: Called with the path, the status and the seconds of each answer.
         gone: Called where a client went away.
     """
 
     def __init__(
-        self, key: str | None, *, answered: Callable[[str, int, float], None], gone: Callable[[], None]
+        self, settings: GatewaySettings, *, answered: Callable[[str, int, float], None], gone: Callable[[], None]
     ) -> None:
-        self._key, self._answered, self._gone = key, answered, gone
+        self._settings, self._answered, self._gone = settings, answered, gone
         self._routes: list[Route] = []
 
     def add(
@@ -62,7 +66,10 @@ class Routes:
             clock = asyncio.get_running_loop().time
             began = clock()
             try:
-                check_key(request, None if open_to_all else self._key)
+                check_sender(request, self._settings)
+                if not open_to_all:
+                    check_key(request, self._settings.api_key)
+                    request.scope[ADMITTED] = True
                 response = await handler(request)
             except ClientGone:
                 self._gone()
@@ -79,7 +86,13 @@ class Routes:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        return Starlette(routes=self._routes, exception_handlers={HTTPException: _no_path})
+        origins = self._settings.allowed_origins
+        browsers = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
+        return Starlette(
+            routes=self._routes,
+            middleware=[browsers] if origins else [],
+            exception_handlers={HTTPException: _no_path},
+        )
 
 
 def _no_path(request: Request, error: Exception) -> Response:

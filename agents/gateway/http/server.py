@@ -17,16 +17,22 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turntree.agents.errors import UsageError
-from turntree.agents.gateway.http.settings import GatewaySettings
+from turntree.agents.gateway.http.connections import ADMITTED, MAX_CONNECTIONS, Strangers, raise_file_limit
+from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
-MAX_CONNECTIONS = 1024
-"""Connections at once; a further one is closed."""
 _MAX_HEAD = 1 << 16
 """Largest head of a request, bytes."""
+_HEAD_SECONDS = 5.0
+"""Time in which the first request's head must have arrived whole."""
 
 
-def patient(seconds: float) -> type[H11Protocol]:
-    """The protocol of a connection that is closed once the other side was silent, or took nothing, for ``seconds``."""
+def patient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
+    """The protocol of a connection that is closed once the other side was silent, or took nothing, for ``seconds``.
+
+    Args:
+        seconds: The time; the head of the first request has ``_HEAD_SECONDS`` at most.
+        strangers: Of the server.
+    """
 
     class Patient(H11Protocol):
         _waits: asyncio.TimerHandle | None = None
@@ -35,7 +41,8 @@ def patient(seconds: float) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._blocked = None
-            if len(self.connections) > MAX_CONNECTIONS:
+            strangers.add(self, self._address)
+            if len(self.connections) > MAX_CONNECTIONS and not strangers.give_way():
                 transport.abort()
             self._await_head()
 
@@ -43,8 +50,21 @@ def patient(seconds: float) -> type[H11Protocol]:
             super().data_received(data)
             self._await_head()
 
+        def on_response_complete(self) -> None:
+            if self.scope.get(ADMITTED):  # type: ignore[typeddict-item]
+                strangers.remove(self, self._address)
+            super().on_response_complete()
+
+        def is_busy(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        @property
+        def _address(self) -> str:
+            return str(self.client[0]) if self.client else ""
+
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            strangers.remove(self, self._address)
             for timer in (self._waits, self._blocked):
                 if timer is not None:
                     timer.cancel()
@@ -61,16 +81,17 @@ def patient(seconds: float) -> type[H11Protocol]:
 
         def _await_head(self) -> None:
             """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
-            busy = self.cycle is not None and not self.cycle.response_complete
+            busy = self.is_busy()
             if busy and self._waits is not None:
                 self._waits.cancel()
                 self._waits = None
             elif not busy and self._waits is None and self.timeout_keep_alive_task is None:
-                self._waits = self.loop.call_later(seconds, self._give_up)
+                first = min(seconds, _HEAD_SECONDS) if self.cycle is None else seconds
+                self._waits = self.loop.call_later(first, self._give_up)
 
         def _give_up(self) -> None:
             self._waits = None
-            if self.cycle is None or self.cycle.response_complete:
+            if not self.is_busy():
                 self.transport.abort()
 
     return Patient
@@ -109,7 +130,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
         UsageError: If it cannot be had.
     """
     try:
-        return socket.create_server(
+        at = socket.create_server(
             (settings.host, settings.port),
             family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
             backlog=2048,
@@ -118,6 +139,10 @@ def listen(settings: GatewaySettings) -> socket.socket:
         raise UsageError(
             f"cannot listen at {settings.host}:{settings.port} ({error.strerror or error}); name another --port"
         ) from error
+    if settings.api_key is None and not is_own(found := at.getsockname()[0]):  # whatever the name stands for here
+        at.close()
+        raise UsageError(f"--host {settings.host} is {found} here, {NEEDS_KEY}")
+    return at
 
 
 async def run(
@@ -144,10 +169,11 @@ async def run(
     Returns:
         Whether it ended by SIGINT.
     """
+    raise_file_limit()
     server = _Server(
         uvicorn.Config(
             app,
-            http=patient(settings.read_seconds),
+            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop().time)),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -9,6 +9,8 @@ from pathlib import Path
 from turntree.agents.errors import UsageError
 from turntree.envs.parsers import get_parser
 
+NEEDS_KEY = "can be reached from other machines, so that --api-key is needed; without a key listen at 127.0.0.1"
+"""What is wrong with an address where no key is asked for."""
 ENV_ID = "gateway"
 """The environment of all sessions: whatever program talks to the gateway."""
 
@@ -25,6 +27,11 @@ class GatewaySettings:
     """Address to listen at; any but this machine's own needs a key."""
     port: int = 8000
     """Port; 0 takes a free one."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further names that the header Host may give a server at this machine's own address, ``*`` any: a name that it
+    does not have may be one that DNS was made to lead a browser here by."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of pages that may ask from a browser, ``https://NAME[:PORT]``, beside the server's own; ``*`` any."""
     api_key: str | None = None
     """The bearer token that requests must bring; ``None`` asks for none."""
     max_requests: int = 64
@@ -62,16 +69,13 @@ class GatewaySettings:
             if not getattr(self, name) > 0:
                 raise ValueError(f"GatewaySettings.{name} must be positive, got {getattr(self, name)}")
         get_parser(self.tool_format)
-        if self.api_key is None and not _is_own(self.host):
-            raise UsageError(
-                f"--host {self.host} can be reached from other machines, so that --api-key is needed; without a key "
-                "listen at 127.0.0.1"
-            )
+        if self.api_key is None and not is_own(self.host):
+            raise UsageError(f"--host {self.host} {NEEDS_KEY}")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
             raise UsageError("--api-key must be printable ASCII, and not empty")
 
 
-def _is_own(host: str) -> bool:
+def is_own(host: str) -> bool:
     """Whether an address is this machine's alone."""
     try:
         return ip_address(host).is_loopback

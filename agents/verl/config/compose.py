@@ -35,6 +35,7 @@ from turntree.agents.verl.config.settings import EngineSettings, RunSettings, Tr
 from turntree.agents.verl.config.sglang_config import fit_sglang
 from turntree.agents.verl.config.vllm_config import fit_vllm
 from turntree.agents.verl.names import REPLICA_SIZES, ROLLOUT_NAME
+from turntree.agents.yaml_files import read_yaml
 
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it passes on without checking their keys."""
@@ -131,9 +132,10 @@ def _read(config: str) -> DictConfig:
         return OmegaConf.create({"defaults": [config]})
     if not path.is_file():
         raise ConfigError(f"there is no file {config}; shipped configurations: {', '.join(list_configs())}")
-    loaded = OmegaConf.load(path)
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{config} holds a {type(loaded).__name__}, expected a mapping")
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise ConfigError(f"{config} holds a {type(values).__name__}, expected a mapping")
+    loaded = OmegaConf.create(values)
     loaded.setdefault("defaults", [TRAINER, "_self_"])
     loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})  # options beside the file
     return loaded

@@ -6,7 +6,6 @@ exchange between replicas; any other key is an error, never silently ignored.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 from turntree.agents.verl.names import replica_count
+from turntree.envs.data.json_files import read_json
 from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -47,9 +47,10 @@ def _positions(model: str) -> int | None:
     """Positions of a model in a folder; ``None`` if it is none, or does not say."""
     file = Path(model).expanduser() / "config.json"
     try:
-        read = json.loads(file.read_bytes())
+        read = read_json(file)
     except (OSError, ValueError):
         return None
+    read = read if isinstance(read, dict) else {}
     said = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
     return said if isinstance(said, int) else None
 

@@ -6,11 +6,11 @@ and Llama families (Llama has no biases: less than 0.1 % of the parameters). Mix
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from turntree.agents.verl.config.sections import ConfigError
+from turntree.envs.data.json_files import read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,12 @@ def shape_of(model: str) -> ModelShape:
         raise ConfigError(
             f"the shape of {model} is not known; give a folder with a config.json, or one of {', '.join(SHAPES)}"
         )
-    found = json.loads(file.read_bytes())
+    try:
+        found = read_json(file)
+    except ValueError as error:
+        raise ConfigError(f"{file} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file} holds {found!r:.40}, expected an object")
     if any(key in found for key in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise ConfigError(f"{file} is of a mixture of experts, expected a dense decoder; its memory is not estimated")
     absent = [key for key in _NEEDED if key not in found]

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Call, Node, Num
+from turntree.rewards.formula.syntax.nodes import Call, Node, Num, Pow
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, is_complex, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
@@ -128,8 +128,21 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
 def _steps_in(node: Node, names: frozenset[str]) -> bool:
     """Whether a value jumps with a variable, so that points do not determine it elsewhere."""
     return bool(names) and any(
-        isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names for inner in walk(node)
+        (isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names)
+        or (isinstance(inner, Pow) and free_variables(inner.exponent) & names and _is_zero(inner.base))
+        for inner in walk(node)
     )
+
+
+def _is_zero(node: Node) -> bool:
+    """Whether an expression is 0 wherever it has a value: its powers are 0, 1 or nothing, as the exponent has it."""
+    for point in real_points(sorted(free_variables(node))):
+        try:
+            with mp.workdps(DIGITS):
+                return bool(abs(real(Evaluation(point).value(node))) < mp.mpf(10) ** (-DIGITS // 2))
+        except (Undefined, CannotEvaluate, LimitExceeded):
+            continue
+    return False
 
 
 def _varies(node: Node, names: list[str]) -> bool:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from turntree.agents.episodes.record import (
 )
 from turntree.agents.errors import RecordError
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.viewer.pack import pack
 
 json_values = st.dictionaries(st.text(max_size=5), st.none() | st.booleans() | st.integers() | st.text(max_size=5))
 tops = st.integers(0, 3).map(
@@ -35,14 +38,15 @@ tops = st.integers(0, 3).map(
 )
 DRAWN: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
-    int: st.integers(),
-    float: st.floats(allow_nan=False),
+    int: st.integers(-(1 << 63), (1 << 63) - 1),
+    tuple[int, ...]: st.lists(st.integers(0, (1 << 31) - 1), max_size=3).map(tuple),
+    float: st.floats(-1e300, 1e300) | st.sampled_from([float("inf"), float("-inf")]),
     str: st.text(max_size=5),
     NoneType: st.none(),
     TopLogprobs: tops,
     Mapping[str, Any]: json_values,
     tuple[Episode, ...]: st.just(()),  # an episode's further dialogues have none of their own
-    Mapping[str, float]: st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=2),
+    Mapping[str, float]: st.dictionaries(st.text(max_size=5), st.floats(-1e300, 1e300), max_size=2),
 }
 
 
@@ -137,3 +141,37 @@ def test_a_damaged_row_names_file_and_line(episode: Episode, tmp_path: Path, dam
     path.write_text(line + damage(line.rstrip("\n")) + "\n")
     with pytest.raises(RecordError, match=rf"episodes\.jsonl, line 2: .*{says}"):
         list(read_records(path))
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of a row's values, of a list the first."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else [*enumerate(value)][:1] if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from leaves(one, (*path, key))
+
+
+EVIL = ("x", ["x"], {"a": 1}, True, None, 10**400, 1 << 63, -1, 1e308, math.nan, [], {}, [10**30])
+
+
+def test_whatever_stands_in_place_of_a_value_is_read_or_refused_with_its_line(episode: Episode, tmp_path: Path) -> None:
+    path, row = tmp_path / "episodes.jsonl", {"step": 1, "index": 0, "session": 0, "episode": episode_to_dict(episode)}
+    row["episode"]["turns"] = row["episode"]["turns"][:2]
+    text, refused = json.dumps(row), 0
+    for number, place in enumerate([*leaves(row)][1:]):
+        for evil in EVIL[number % 3 :: 3]:
+            wrong = at = json.loads(text)
+            for key in place[:-1]:
+                at = at[key]
+            at[place[-1]] = evil
+            path.write_text("\n" + json.dumps(wrong) + "\n")
+            try:
+                (record,) = read_records(path)
+            except RecordError as error:
+                said = str(error)
+            else:
+                assert pack([record]).chunks, place
+                continue
+            refused += 1
+            assert re.fullmatch(rf"{re.escape(str(path))}, line 2: [^\n]{{,400}}", said), said
+    assert refused > 100

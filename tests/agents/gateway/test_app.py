@@ -35,7 +35,9 @@ def test_a_chat_is_answered_with_its_turn_and_its_tokens(served: Served, engine:
     assert answer["choices"][0]["finish_reason"] == "stop"
     usage = answer["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 0}, "nothing was sent before, whatever the engine has"
+    again = served.chat({"role": "system", "content": "Be short."}, "What is 2 + 2?").json()["usage"]
+    assert again["prompt_tokens_details"] == {"cached_tokens": 3}
     details = usage["completion_tokens_details"]
     assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (1, 1)
 
@@ -282,7 +284,10 @@ def test_each_prompt_of_a_list_is_counted_once_for_all_its_choices(served: Serve
         used = served.client.post("/v1/completions", json={"model": "tiny", **fields}).json()["usage"]
         return used["prompt_tokens"], used["prompt_tokens_details"]["cached_tokens"]
 
-    one, cached = usage(prompt="abc")
-    assert usage(prompt=["abc"] * 3) == (3 * one, 3 * cached)
-    assert usage(prompt="abc", n=4) == (one, cached)
-    assert usage(prompt=["abc", "abc"], n=2) == (2 * one, 2 * cached)
+    abc = "abc " * 20
+    usage(prompt=abc)
+    one, cached = usage(prompt=abc)
+    assert cached == 3
+    assert usage(prompt=[abc] * 3) == (3 * one, 3 * cached)
+    assert usage(prompt=abc, n=4) == (one, cached)
+    assert usage(prompt=[abc, abc], n=2) == (2 * one, 2 * cached)

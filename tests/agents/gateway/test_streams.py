@@ -109,7 +109,7 @@ def test_an_error_in_the_middle_of_a_stream_is_its_last_event(engine: SpokenEngi
 def test_a_client_that_goes_away_frees_its_place(served: Served, engine: SpokenEngine, stream: bool):
     engine.held = True
     body = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}], "stream": stream}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", served.port)) as client:
         client.sendall(head + body)
         eventually(lambda: engine.live == 1)

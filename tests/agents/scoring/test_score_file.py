@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from tables import table
 
+from turntree.agents.errors import AgentError
 from turntree.agents.scoring.score_file import Fields, RowError, score_file
 from turntree.agents.scoring.scorer import Scorer
+from turntree.rewards import MissingQuestion
 
 ANSWER = Scorer({"answer": 1}, contract="math")
 
@@ -72,6 +74,20 @@ def test_the_question_given_back_is_not_paid(tmp_path: Path, row: Any) -> None:
     assert [(one["correct"], one["flags"]) for one in scored(out)] == [(False, ["restated_question"])]
 
 
+def test_rows_without_the_question_that_their_contract_needs_are_counted(tmp_path: Path, turntree: Any) -> None:
+    rows = [{"prediction": COPY, "gold": "32"}, {"prediction": COPY, "gold": "32", "question": ASKED}]
+    source = write(tmp_path / "rows.jsonl", *rows, {"prediction": "#### 5", "gold": "5", "data_source": "aime"})
+    tallies = score_file(source, tmp_path / "out.jsonl", ANSWER)
+    assert {name: tally.without_question for name, tally in tallies.items()} == {"": 1, "aime": 0}
+    with pytest.warns(MissingQuestion, match="the contract 'math' needs the question"):
+        score_file(source, tmp_path / "out.jsonl", ANSWER)
+    said = turntree("score", source, "--contract", "math")
+    assert said.status == 0
+    assert "1 rows have no question" in said.err
+    assert "MissingQuestion" not in said.err
+    assert "no question" not in turntree("score", write(source, rows[1]), "--contract", "math").err
+
+
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", {"response": "5", "target": "5"})
     tallies = score_file(source, tmp_path / "out.jsonl", ANSWER, Fields(prediction="response", gold="target"))
@@ -106,6 +122,6 @@ def test_a_data_set_without_rules_is_named_by_line_and_field(tmp_path: Path) -> 
 
 def test_the_file_that_is_read_is_not_written(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", GOOD)
-    with pytest.raises(RowError, match="is the file that is read"):
+    with pytest.raises(AgentError, match="is the file that is read"):
         score_file(source, tmp_path / "." / "rows.jsonl", ANSWER)
     assert source.read_text() == json.dumps(GOOD) + "\n"

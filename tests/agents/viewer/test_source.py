@@ -12,7 +12,7 @@ from turntree.agents.viewer.state_turns import state_turns
 
 def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures(source: Source) -> None:
     assert [record.labels["step"] for record in source.records()] == [1] * 10 + [2] * 10 + [3] * 10 + [4] * 10
-    assert [row["step"] for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
+    assert [row.step for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
 
 
 def test_curves_are_drawn_of_what_was_recorded_alone(source: Source) -> None:
@@ -27,15 +27,35 @@ def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> Non
     assert curves(source) == []
 
 
-def test_a_damaged_line_of_figures_is_named(run: Path) -> None:
-    (run / "engine.jsonl").write_text('{"step": 1}\nnonsense\n')
-    with pytest.raises(RecordError, match=r"engine\.jsonl, line 2"):
+STEPS = ["nonsense", "[1]", "{}", *(f'{{"step": {step}}}' for step in ("true", "1.5", '"2"', "1e400", "NaN", 10**30))]
+
+
+@pytest.mark.parametrize("line", [*STEPS, '{"step": 2, "seconds": ' + "[" * 10_000, '{"step": ' + "9" * 5000 + "}"])
+def test_a_damaged_line_of_figures_is_named(run: Path, line: str) -> None:
+    (run / "engine.jsonl").write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(RecordError, match=r"engine\.jsonl, line 2: .{,300}$"):
         Source.open(run)
+
+
+def test_a_figure_that_is_no_number_is_named_and_one_that_is_infinite_left_out(run: Path) -> None:
+    def titles(*seconds: str) -> list[str]:
+        lines = [f'{{"step": {step}, "seconds": {one}}}\n' for step, one in enumerate(seconds)]
+        (run / "engine.jsonl").write_text("".join(lines))
+        return [curve.title for curve in curves(Source.open(run))]
+
+    for wrong in ('"x"', "[1]", "true", "{}"):
+        with pytest.raises(RecordError, match=r"engine\.jsonl, line 2: expected a number as 'seconds'"):
+            titles("1", wrong)
+    for infinite in ("NaN", "Infinity", "1e400", "-1e400", "1" + "0" * 400, "null"):
+        assert "engine seconds of a step" not in titles("1", infinite)
+    assert "engine seconds of a step" in titles("-1", "-2", "1e300")
 
 
 def test_the_model_of_a_run_is_read_from_its_configuration(run: Path) -> None:
     (run / "config.yaml").write_text("actor_rollout_ref: {model: {path: models/policy}}\n")
     assert Source.open(run).model == "models/policy"
+    (run / "config.yaml").write_text("actor_rollout_ref: {model: {path: '${a}${a}'}}\n")
+    assert Source.open(run).model == ""
 
 
 def test_the_turns_of_the_most_frequent_state_are_found(source: Source) -> None:

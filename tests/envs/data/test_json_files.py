@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from turntree.envs import DataError
-from turntree.envs.data.json_files import json_lines, read_text
+from turntree.envs.data import json_files
+from turntree.envs.data.json_files import json_lines, parse_json, read_text
 from turntree.envs.data.rows import find_rows
 from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.service.database import read_tables
@@ -56,3 +58,38 @@ def test_a_mark_that_is_not_taken_away_would_be_noticed(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": "a"}\n' + "\ufeff".encode() + b'{"text": "b"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl:2: expected one JSON object a line, got bad JSON"):
         [*find_rows(path, split="x").read()]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lines_beyond_the_bounds_are_refused_with_their_number(
+    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_files, "MOST_BYTES", 1000)
+    monkeypatch.setattr(json_files, "_MOST_VALUES", 300)
+    path = tmp_path / "a.jsonl"
+    deep = '{"a": ' + "[" * 199 + "]" * 199 + "}"
+    for line, said in (
+        ('{"a": "' + "x" * 1000 + '"}', "at most 1,000 bytes a line"),
+        ('{"a": [' + "1," * 400 + "1]}", "more than 300 values"),
+        (deep.replace("[]", "[[]]"), "nested deeper than 200"),
+        ("[" * 900, "bad JSON"),
+    ):
+        path.write_bytes(f'{{"a": 1}}\n{line}\n'.encode(encoding))
+        with pytest.raises(ValueError, match=rf"^2: .*{said}"):
+            [*json_lines(path, lambda number, told: ValueError(f"{number}: {told}"))]
+    path.write_bytes(deep.encode(encoding))
+    assert [number for number, _ in json_lines(path, lambda *_: ValueError())] == [1]
+
+
+def test_depth_beyond_any_stack_is_no_json() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000, "[" * 201 + "]" * 201):
+        with pytest.raises(ValueError, match="nested deeper than 200"):
+            parse_json(text)
+
+
+def test_only_regular_files_are_read_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(OSError, match=r"a\.jsonl is no regular file"):
+        [*find_rows(tmp_path / "a.jsonl", split="x").read()]
+    with pytest.raises(IsADirectoryError):
+        read_text(tmp_path)

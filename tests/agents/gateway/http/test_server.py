@@ -7,17 +7,22 @@ import json
 import socket
 from typing import Any
 
+import httpx
 import pytest
 from gateways import SpokenEngine, gateway_at
 from machine_speed import eventually, patience
+from starlette.testclient import TestClient
 
 from turntree.agents.errors import UsageError
+from turntree.agents.gateway.app import Gateway, make_app
+from turntree.agents.gateway.http import server
+from turntree.agents.gateway.http.connections import Strangers
 from turntree.agents.gateway.http.server import listen
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.loop.renderer import Renderer
 
 BODY = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"}]}).encode()
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 
 
 @pytest.fixture
@@ -37,7 +42,9 @@ def ended(client: socket.socket) -> bytes:
     return said
 
 
-@pytest.mark.parametrize("sent", [b"", b"POST /v1/cha", HEAD[:-2], b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /hea"])
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/cha", HEAD[:-2], b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea"]
+)
 def test_a_connection_whose_request_does_not_come_is_closed(engine: SpokenEngine, renderer: Renderer, sent: bytes):
     with gateway_at(engine, renderer, read_seconds=0.3) as served:
         with socket.create_connection(("127.0.0.1", served.port)) as client:
@@ -102,6 +109,129 @@ def test_an_address_of_others_needs_a_key():
         GatewaySettings(model="m", max_context=8, host=host, api_key="k")
     for host in ("127.0.0.1", "::1", "localhost"):
         GatewaySettings(model="m", max_context=8, host=host)
+
+
+def test_a_name_that_stands_for_an_address_of_others_needs_a_key(monkeypatch: pytest.MonkeyPatch):
+    settings = GatewaySettings(model="m", max_context=8, host="localhost", port=0)
+    real = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda address, **how: real(("0.0.0.0", address[1]), **how))
+    with pytest.raises(UsageError, match=r"--host localhost is 0\.0\.0\.0 here, .*--api-key"):
+        listen(settings)
+
+
+class Silent:
+    """A connection that nothing comes from."""
+
+    def __init__(self, *, busy: bool = False) -> None:
+        self.transport, self.closed, self.busy = self, False, busy
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_busy(self) -> bool:
+        return self.busy
+
+
+def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
+    now = [0.0]
+    strangers = Strangers(lambda: now[0], most=8, most_of_one=3)
+
+    def come(count: int, address: str, *, busy: bool = False) -> list[Silent]:
+        came = [Silent(busy=busy) for _ in range(count)]
+        for one in came:
+            strangers.add(one, address)
+        return came
+
+    def closed(came: list[Silent]) -> list[bool]:
+        for one in came:
+            if one.closed:
+                strangers.remove(one, "a" if one in first else "b")
+        return [one.closed for one in came]
+
+    first = come(3, "a")
+    second = come(2, "b")
+    new = come(2, "a")
+    assert not any(closed([*first, *second, *new])), "they have just come"
+    now[0] = 1.0
+    first += new
+    asking = come(1, "b", busy=True)
+    strangers.remove(first[1], "a")  # it was admitted
+    latest = come(1, "a")
+    first += latest
+    assert closed(first) == [True, False, False, False, False, False]
+    assert closed([*second, *asking]) == [False] * 3
+    assert strangers.give_way()
+    assert closed(first) == [True, False, True, False, False, False]
+    for one in asking:
+        strangers.remove(one, "b")
+    assert len(strangers) == 5
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_beside_any_number_of_silent_connections_a_client_is_served(
+    engine: SpokenEngine, renderer: Renderer, key: str | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("turntree.agents.gateway.http.connections._NEW", 0.0)
+    monkeypatch.setattr(server, "Strangers", lambda clock: Strangers(clock, most=40, most_of_one=20))
+    headers = {"Authorization": f"Bearer {key}"}
+    with gateway_at(engine, renderer, api_key=key) as served, contextlib.ExitStack() as held:
+        served.client.headers.update(headers)
+        assert served.chat("x").status_code == 200
+        idle = [
+            held.enter_context(socket.create_connection(("127.0.0.1", served.port), source_address=(f"127.0.0.{n}", 0)))
+            for n in (1, 2, 3, 4)
+            for _ in range(60)
+        ]
+        assert served.chat("x").status_code == 200, "of an admitted client's connection"
+        with httpx.Client(base_url=served.url, headers=headers) as another:
+            assert another.get("/v1/models").status_code == 200
+        for one in idle:
+            one.setblocking(False)
+        open_still = 0
+        for one in idle:
+            with contextlib.suppress(BlockingIOError, ConnectionResetError):
+                one.recv(1)
+                continue
+            open_still += 1
+        assert open_still >= 20
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "status"),
+    [
+        ({"Host": "evil.example"}, {}, 403),
+        ({"Host": "evil.example:8000"}, {}, 403),
+        ({"Host": "localhost.evil.example"}, {}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, {}, 403),
+        ({"Host": ""}, {}, 403),
+        ({"Host": "[::1"}, {}, 403),
+        ({"Host": "[::1]:9"}, {}, 200),
+        ({"Host": "LOCALHOST:9"}, {}, 200),
+        ({"Host": "127.9.9.9"}, {}, 200),
+        ({"Host": "gpu.example"}, {"allowed_hosts": ("gpu.example",)}, 200),
+        ({"Host": "other.example"}, {"allowed_hosts": ("gpu.example",)}, 403),
+        ({"Host": "gpu.example"}, {"allowed_hosts": ("*",)}, 200),
+        ({"Origin": "http://evil.example"}, {}, 403),
+        ({"Origin": "null"}, {}, 403),
+        ({"Origin": "http://localhost:3000", "Host": "localhost:8000"}, {}, 403),
+        ({"Origin": "http://localhost:8000", "Host": "localhost:8000"}, {}, 200),
+        ({"Origin": "http://ui.example"}, {"allowed_origins": ("http://ui.example",)}, 200),
+        ({"Origin": "http://ui.example.evil"}, {"allowed_origins": ("http://ui.example",)}, 403),
+        ({"Origin": "http://ui.example"}, {"allowed_origins": ("*",)}, 200),
+    ],
+)
+def test_a_page_of_somebody_else_is_refused_whatever_name_leads_it_here(
+    engine: SpokenEngine, renderer: Renderer, headers: dict[str, str], fields: dict[str, Any], status: int
+):
+    app = make_app(Gateway(engine, renderer, GatewaySettings(model="tiny", max_context=64, **fields)))
+    client = TestClient(app, base_url="http://localhost")
+    for path in ("/v1/models", "/health", "/metrics"):
+        answer = client.get(path, headers=headers)
+        assert answer.status_code == status, answer.text
+        if status == 403:
+            assert "--allowed-" in answer.json()["error"]["message"]
+    if "allowed_origins" in fields and status == 200:
+        assert answer.headers["access-control-allow-origin"] in ("*", headers["Origin"])
 
 
 def test_a_port_that_is_taken_is_named():

@@ -94,6 +94,7 @@ def test_the_events_of_a_stream_are_the_message(served: Served, engine: SpokenEn
         {"tools": [TOOL], "system": [{"type": "text", "text": "Be "}, {"type": "text", "text": "short."}]},
     ):
         fields |= {"stop_sequences": ["END"], "temperature": 0.5, "metadata": {"user_id": "x"}}
+        ask(served, "x", **fields)  # from now on the prompt is known, and how much of it was cached is told
         whole = ask(served, "x", **fields).json()
         assert same(put_together(events(ask(served, "x", stream=True, **fields).text))) == same(whole)
         asked, usage = engine.asked[-1], whole["usage"]

@@ -1,0 +1,85 @@
+"""Whether the fields of a dataclass hold what their type hints say, for what was read from a file.
+
+Not covered: arrays, and what fields mean together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from math import inf, isfinite
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+_MOST_WHOLE = 1 << 63
+_MOST_TOKEN = (1 << 31) - 1
+"""Largest token id; whole numbers in a sequence are such ids."""
+_MOST_FLOAT = 1e300
+"""Largest size of a finite number: sums of some stay finite."""
+
+
+def misfit(value: Any, hint: Any) -> str:
+    """What is wrong with a value, with the fields that lead to it; empty if it fits.
+
+    Whole numbers are of 64 bits, numbers may be NaN or infinite, and are no booleans.
+
+    >>> misfit((3, True), tuple[int, ...]), misfit({"a": "b"}, Mapping[str, float]), misfit(None, int | None)
+    ('expected token ids, got a bool', ".a: expected a number, got 'b'", '')
+    """
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return ""
+    if origin in (Union, UnionType):
+        problems = [misfit(value, one) for one in args]
+        return "" if "" in problems else problems[0]
+    if origin is tuple:
+        return _sequence(value, args[0])
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+            return f"expected values by name, got {value!r:.60}"
+        return next((f".{name}{_joined(said)}" for name, one in value.items() if (said := misfit(one, args[1]))), "")
+    if is_dataclass(hint) and isinstance(value, hint):
+        hints = _hints(hint)
+        named = ((field.name, misfit(getattr(value, field.name), hints[field.name])) for field in fields(hint))
+        return next((f".{name}{_joined(said)}" for name, said in named if said), "")
+    return "" if _fits(value, hint) else f"expected {_WORDS.get(hint, f'a {hint.__name__}')}, got {value!r:.60}"
+
+
+_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
+
+
+def _joined(said: str) -> str:
+    return said if said.startswith((".", "[")) else f": {said}"
+
+
+def _sequence(values: Any, hint: Any) -> str:
+    if not isinstance(values, tuple):
+        return f"expected a list, got {values!r:.60}"
+    kinds = {*map(type, values)}
+    if hint is int:
+        if kinds - {int}:
+            return f"expected token ids, got a {(kinds - {int}).pop().__name__}"
+        low, high = min(values, default=0), max(values, default=0)
+        return "" if low >= 0 and high <= _MOST_TOKEN else f"expected token ids, got {low if low < 0 else high!r:.60}"
+    if hint is bool and kinds <= {bool}:
+        return ""
+    if hint is float and kinds <= {float}:
+        largest = max((abs(one) for one in values if isfinite(one)), default=0.0)
+        return "" if largest <= _MOST_FLOAT else f"expected numbers, got one of {largest:g}"
+    problems = ((number, misfit(one, hint)) for number, one in enumerate(values))
+    return next((f"[{number}]{_joined(said)}" for number, said in problems if said), "")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if hint is float:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return number and not (abs(value) > _MOST_FLOAT and abs(value) != inf)
+    if hint is int:
+        return type(value) is int and -_MOST_WHOLE <= value < _MOST_WHOLE
+    return isinstance(value, hint)
+
+
+@lru_cache(maxsize=64)
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
