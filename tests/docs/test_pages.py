@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_modules import benchmark_module
 from interpreter import python
 from machine_speed import patience
 from tables import table
@@ -84,3 +85,11 @@ def test_the_command_is_where_the_pages_put_it_on_the_path() -> None:
     for page in ("README.md", "docs/index.md"):
         assert 'export PATH="$(scripts/venv.sh cpu)/bin:$PATH"' in (ROOT / page).read_text()
     assert Path(sys.executable).with_name("turntree").exists()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_picture_of_the_readme_shows_the_recorded_trainings(scheme: str) -> None:
+    runs = json.loads((ROOT / "benchmarks/results/algorithms.json").read_text(encoding="utf-8"))["runs"]
+    drawn, shown = re.compile("<title>(.*?)</title>"), (ROOT / f"docs/passes_{scheme}.svg").read_text(encoding="utf-8")
+    assert drawn.findall(shown) == drawn.findall(benchmark_module("picture").picture(runs, scheme))
+    assert f"docs/passes_{scheme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
