@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.envs import EnvArgOption
+from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
 from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 
@@ -33,9 +33,7 @@ def bench_command(
         int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
     ] = None,
     data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
-    tool_format: Annotated[
-        str | None, typer.Option(help="How the policy writes tool calls: hermes or compact.")
-    ] = None,
+    tool_format: ToolFormatOption = None,
     template: TemplateOption = None,
     max_thinking_tokens: ThinkingOption = None,
     env_arg: EnvArgOption = None,

@@ -12,6 +12,10 @@ import typer
 
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
+ToolFormatOption = Annotated[
+    str | None,
+    typer.Option(help="How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."),
+]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]
@@ -89,7 +93,7 @@ def play_command(
     data: DataOption = None,
     index: Annotated[int | None, typer.Option(min=0, help="Number of the task; without it one is drawn.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the draw and of the environment.")] = None,
-    tool_format: Annotated[str | None, typer.Option(help="How tool calls are shown and read.")] = None,
+    tool_format: ToolFormatOption = None,
     env_arg: EnvArgOption = None,
 ) -> None:
     """Play an environment yourself, in the terminal."""

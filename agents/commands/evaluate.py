@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.envs import EnvArgOption
+from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
 from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_engine_args
@@ -50,7 +50,7 @@ def eval_command(
     samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None,
     reward: RewardOption = None,
     contract: ContractOption = None,
-    tool_format: Annotated[str | None, typer.Option(help="hermes or compact.")] = None,
+    tool_format: ToolFormatOption = None,
     template: TemplateOption = None,
     max_thinking_tokens: ThinkingOption = None,
     env_arg: EnvArgOption = None,

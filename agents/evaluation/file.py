@@ -68,6 +68,7 @@ class EvalFile:
         path = self.path
         self._rendering = {name: settings[name] for name in RENDERING if name in settings}
         text = json.dumps(settings, sort_keys=True, default=str)
+        self._settings = json.loads(text)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
         lines = {place: line for place, line in lines.items() if not line.episode.failure}
@@ -87,7 +88,9 @@ class EvalFile:
         """
         size = self.path.stat().st_size
         try:
-            self._writer.write(episode, run=self._digest, index=index, sample=sample, **self._rendering)
+            self._writer.write(
+                episode, run=self._digest, index=index, sample=sample, settings=self._settings, **self._rendering
+            )
         except OSError:
             os.truncate(self.path, size)
             raise
@@ -110,7 +113,8 @@ class EvalFile:
                 raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
             if other:
                 raise UsageError(
-                    f"{self.path} holds episodes that were played with other settings, or on other data; {_ADVICE}"
+                    f"{self.path} holds episodes that were played with other settings, or on other data"
+                    f"{_differences(row.get('settings'), self._settings)}; {_ADVICE}"
                 )
             try:
                 found[place] = _Line(episode_from_dict(given), line)
@@ -119,6 +123,14 @@ class EvalFile:
         if not found and any(lines):
             raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
         return found
+
+
+def _differences(there: Any, here: Mapping[str, Any]) -> str:
+    """What differs between the settings of a file and those of now; empty if the file does not tell its own."""
+    if not isinstance(there, dict):
+        return ""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} there, {here.get(name)!r:.60} now" for name in names)
 
 
 _ADVICE = "name another file, or begin it anew with --restart"

@@ -28,6 +28,7 @@ from turntree.rewards import (
     UnknownReward,
     ascore_batch,
     contract_for,
+    contracts,
     get_reward,
     reward,
     score_batch,
@@ -103,8 +104,8 @@ class Scorer:
             if self._default is not None:
                 return self._default
             raise UnknownContract(
-                f"the data set {data_source!r} has no rules of comparison; name those of another one "
-                "(contract, for example math)"
+                f"the data set {data_source!r} has no rules of comparison; name those of another one (contract): "
+                f"{', '.join(contract.name for contract in contracts())}"
             ) from error
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:

@@ -20,6 +20,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
+from turntree.envs.parsers import _PARSERS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,6 +58,10 @@ def test_a_training_without_its_packages_says_what_to_install(
 
 def test_the_version_is_that_of_the_package(turntree: Any) -> None:
     assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
+
+
+def test_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
+    assert not [name for name in _PARSERS if name not in turntree("eval", "--help").out]
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:

@@ -50,7 +50,11 @@ def test_there_are_commands_of_every_kind_and_what_is_left_out_is_there() -> Non
     words = [tuple(line.split()[:2]) for line in commands()]
     verbs = ("model", "new", "check", "eval", "bench", "train", "view", "serve")
     assert {("turntree", verb) for verb in verbs} <= {*words}
-    assert sum(line.startswith("cat > ") for line in commands()) == sum(language == "python" for language, _ in BLOCKS) == 2
+    assert (
+        sum(line.startswith("cat > ") for line in commands())
+        == sum(language == "python" for language, _ in BLOCKS)
+        == 2
+    )
     assert {*NOT_RUN} <= {*commands()}
 
 

@@ -41,6 +41,7 @@ def test_an_evaluation_has_the_variables_and_the_bound_and_records_both(
     assert row["max_thinking_tokens"] == 4
     assert any(row["episode"]["turns"][0]["completion"]["forced"])
     again = turntree(*command, "--template", "{quiet: true}", "--out", str(out))
-    assert "played with other settings" in again.err
+    assert "max_thinking_tokens 4 there, None now" in again.err
+    assert "template_options None there, {'quiet': True} now" in again.err
     wrong = turntree(*command, "--template", "{quit: true}")
     assert "reads no variable 'quit'; did you mean 'quiet'?" in wrong.err

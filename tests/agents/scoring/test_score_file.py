@@ -122,6 +122,6 @@ def test_a_data_set_without_rules_is_named_by_line_and_field(tmp_path: Path) -> 
 
 def test_the_file_that_is_read_is_not_written(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", GOOD)
-    with pytest.raises(AgentError, match="is the file that is read"):
+    with pytest.raises(AgentError, match="is a file that is read"):
         score_file(source, tmp_path / "." / "rows.jsonl", ANSWER)
     assert source.read_text() == json.dumps(GOOD) + "\n"

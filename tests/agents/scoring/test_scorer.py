@@ -51,7 +51,7 @@ def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(
 
 def test_a_data_set_without_rules_is_refused_unless_others_are_declared() -> None:
     strange = sample("#### 5", data_source="my-set")
-    with pytest.raises(UnknownContract, match=r"'my-set' has no rules .*contract, for example math"):
+    with pytest.raises(UnknownContract, match=r"'my-set' has no rules .*contract.: math, gsm8k"):
         Scorer({"answer": 1}).score([strange])
     with pytest.raises(UnknownContract, match="'mth'"):
         Scorer({"answer": 1}, contract="mth")
