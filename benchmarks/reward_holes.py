@@ -28,11 +28,12 @@ from rich.table import Table
 from turntree.rewards import score_batch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
-from question_cases import question_cases
+from question_cases import question_cases, reported_cases
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _BEYOND = (r"\gcd(x,7)", r"\pi \bmod 2", r"\mathbb{E}[X]", r"\sum_{k=1}^{n} k", r"9^{9^9} \bmod 7", r"\gcd(9^{9^9},3)")
 _LABELLED = ("reward_cases_dev.jsonl", "real_cot_dev.jsonl")
+_REPORTED = "reward_cases_3.jsonl"
 
 
 def judged(texts: Sequence[str], golds: Sequence[str], contracts: Any, questions: Sequence[str]) -> list[bool | None]:
@@ -88,13 +89,19 @@ def copying(name: str, rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def sets(data: Path) -> dict[str, str]:
-    """Labelled answers without a question that are judged otherwise than labelled."""
+    """Labelled answers that are judged otherwise than labelled; those from reports with their questions."""
     found = {}
     for name in _LABELLED:
         rows = read(data / name)
         verdicts = judged([row["prediction"] for row in rows], [row["gold"] for row in rows], "math", [""] * len(rows))
         wrong = sum(verdict is not row["label"] for verdict, row in zip(verdicts, rows, strict=True))
         found[f"{name}, judged otherwise than labelled"] = f"{wrong} of {len(rows)}"
+    cases = reported_cases(data / _REPORTED)
+    _, labels, texts, golds, contracts, questions = zip(*cases, strict=True)
+    verdicts = judged(texts, golds, contracts, questions)
+    for label, kind in ((False, "paid although wrong"), (True, "refused although right")):
+        own = [verdict is True for verdict, right in zip(verdicts, labels, strict=True) if right is label]
+        found[f"{_REPORTED}, {kind}"] = f"{sum(one is not label for one in own)} of {len(own)}"
     return found
 
 

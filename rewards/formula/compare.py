@@ -33,6 +33,8 @@ _ROW = 3
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 """Letters that may be a word or a product."""
+_NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
+"""Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
 
 
@@ -111,7 +113,7 @@ def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> V
     if not verdict.correct and not named and (value := without_option(text)) is not None:
         behind = _compare_as_read(gold, value, contract, prose=prose)
         return behind if behind.correct else verdict
-    if verdict.correct or verdict.flags or contract.kind is Kind.OPTION or not (_RUN.search(gold) or _RUN.search(text)):
+    if verdict.correct or verdict.flags or contract.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
 
@@ -160,10 +162,14 @@ def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -
     return verdict
 
 
+def _has_run(text: str) -> bool:
+    return _RUN.search(text) is not None and _RUN.search(_NAMED.sub(" ", text)) is not None
+
+
 def _same_letters(gold: str, text: str) -> bool:
     r"""Whether two texts are equal where letters are variables: ``mg`` and ``gm``, ``x\sin x`` and ``xsinx``."""
     try:
-        right, ours = (parse(one, letters=bool(_RUN.search(one))) for one in (gold, text))
+        right, ours = (parse(one, letters=_has_run(one)) for one in (gold, text))
     except (Malformed, Suspect, LimitExceeded):
         return False
     if holds(right, Words, Quantity, Ratio) or holds(ours, Words, Quantity, Ratio):

@@ -55,6 +55,8 @@ def without_domain(gold: Node, answer: Node) -> tuple[Node, Node]:
 
     The answer may take out points where the gold answer has no value, and may leave out what the gold answer says.
     """
+    if not isinstance(gold, Group) and not isinstance(answer, Group):
+        return gold, answer
     right, excluded = _domain(gold)
     ours, others = _domain(answer)
     if others and not excluded and all(_is_undefined(gold, point) for point in others):

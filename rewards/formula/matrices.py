@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from turntree.rewards.formula.syntax.nodes import Add, Const, Group, Matrix, Mul, Node, Num, Sym
-from turntree.rewards.formula.syntax.walk import walk
+from turntree.rewards.formula.syntax.walk import free_variables
 
 _AXES = {f"{accent}({name})": axis for accent in ("hat", "vec") for axis, name in enumerate("ijk")}
 """Unit vectors along the axes."""
@@ -47,9 +47,10 @@ def as_vectors(gold: Node, answer: Node) -> tuple[_Entries, _Entries] | None:
     Returns:
         ``None`` unless both are vectors, of which at most one is a tuple.
     """
-    if isinstance(gold, Matrix | Group) and isinstance(answer, Matrix | Group) and type(gold) is type(answer):
+    known, other = isinstance(gold, Matrix | Group), isinstance(answer, Matrix | Group)
+    if (known and type(gold) is type(answer)) or not (known or isinstance(gold, Add | Mul)):
         return None
-    named = any(isinstance(part, Sym) and part.name in _AXES for node in (gold, answer) for part in walk(node))
+    named = not (known and other) and not _AXES.keys().isdisjoint(free_variables(answer if known else gold))
     right, ours = _entries(gold, named=named), _entries(answer, named=named)
     if right is None or ours is None:
         return None

@@ -36,6 +36,8 @@ def is_option(gold: str) -> bool:
 
 def named_letters(text: str) -> frozenset[str] | None:
     r"""The letters of a list of options: ``\text{A, C}``, ``B and E``; ``None`` for anything else."""
+    if not any(map(str.isupper, text)):
+        return None
     words = _WRAPPING.sub(" ", text).strip(" .")
     return frozenset(re.findall(r"\b[A-Z]\b", words)) if _LETTERS.fullmatch(" ".join(words.split())) else None
 

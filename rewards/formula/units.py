@@ -162,6 +162,8 @@ def united(node: Node) -> Node:
 
     Only units of one dimension, each smaller than the one before it, belong together.
     """
+    if not isinstance(node, Add | Group):
+        return node
     parts = (
         node.terms if isinstance(node, Add) else node.items if isinstance(node, Group) and node.word == "and" else ()
     )

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from question_cases import Case, reported_cases
 from shared_cases import shared_rows
 
 from turntree.rewards import Status, score_batch
@@ -14,13 +15,19 @@ from turntree.rewards import Status, score_batch
 DATA = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared") / "data"
 
 
+REFUSED = 10
+"""Most right answers that may be refused, of those that were reported."""
+
+
+def shared(name: str) -> Path:
+    for path in (DATA / name, DATA.parent / name):
+        if path.exists():
+            return path
+    pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
+
+
 def accuracy(name: str) -> float:
-    path = DATA / name
-    if not path.exists():
-        path = DATA.parent / name
-    if not path.exists():
-        pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [json.loads(line) for line in shared(name).read_text().splitlines()]
     scores = score_batch([row["prediction"] for row in rows], [row["gold"] for row in rows])
     return sum(score.correct is row["label"] for score, row in zip(scores, rows, strict=True)) / len(rows)
 
@@ -35,3 +42,20 @@ def test_relations_of_complex_numbers_crash_nothing() -> None:
     pairs = [row.split(" answer ") for row in rows if row]
     scores = score_batch([rf"\boxed{{{answer}}}" for _, answer in pairs], [gold for gold, _ in pairs])
     assert [pair for pair, score in zip(pairs, scores, strict=True) if score.status is Status.CRASHED] == []
+
+
+def paid(cases: list[Case], questions: list[str]) -> list[bool]:
+    _, _, texts, golds, contracts, _ = zip(*cases, strict=True)
+    return [one.correct is True for one in score_batch(texts, golds, contracts, questions=questions)]
+
+
+def test_what_was_reported_is_never_paid_although_wrong_and_seldom_refused_although_right() -> None:
+    cases = reported_cases(shared("reward_cases_3.jsonl"))
+    found = list(zip(cases, paid(cases, [case.question for case in cases]), strict=True))
+    assert not [case for case, is_paid in found if is_paid and not case.label]
+    assert len([case for case, is_paid in found if case.label and not is_paid]) <= REFUSED
+
+
+def test_without_their_questions_some_of_them_would_be_paid_although_wrong() -> None:
+    wrong = [case for case in reported_cases(shared("reward_cases_3.jsonl")) if case.question and not case.label]
+    assert sum(paid(wrong, [""] * len(wrong))) > 0.3 * len(wrong)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 FILE = Path(__file__).resolve().parents[1] / "rewards" / "question_cases.txt"
+_ASKED = ("convert_form", "number_given_back", "question_form", "question_number")
+"""Kinds of reported cases that give their question as the reason."""
 _LABELS = {"T": True, "F": False, "U": None}
 
 
@@ -33,3 +36,20 @@ def question_cases() -> list[Case]:
             text = answer[2:] if answer.startswith(">>") else rf"So it is \boxed{{{answer}}}"
             cases.append(Case(group, _LABELS[label], text, gold, (contract or ["math"])[0], question))
     return cases
+
+
+def reported_cases(path: Path) -> list[Case]:
+    """Cases from public reports and of the kinds of these, each with its question where it has one."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [
+        Case(
+            group=row["kind"],
+            label=bool(row["right"]),
+            text=row["prediction"],
+            gold=row["gold"],
+            contract=row["contract"],
+            question=row["why"] if row["kind"] in _ASKED else "",
+        )
+        for row in rows
+        if not row["contract"].startswith("turntree/")  # judged by an environment
+    ]

@@ -199,9 +199,11 @@ class Parser(Commands):
         if negative:
             node = negated(node)
         after = self._unit()
+        if not after:
+            return worded(before, node, after) if before else node
         if [word.lower() for word in after] == ["out", "of"] and self.next.kind == "num":
             return worded(before, Mul((node, Pow(self.sum(), MINUS_ONE))), self._unit())
-        found = worded(before, node, after) if before or after else node
+        found = worded(before, node, after)
         parts = [found]
         while isinstance(parts[-1], Quantity) and self.next.kind == "num" and isinstance(node, Num):
             node = self.factor()
@@ -226,7 +228,7 @@ class Parser(Commands):
 
     def _unit(self) -> list[str]:
         unit: list[str] = []
-        while True:
+        while self.place < len(self.tokens):
             token = self.next
             if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
@@ -260,6 +262,7 @@ class Parser(Commands):
                 self.expect(")")
             else:
                 return unit
+        return unit
 
     def _unit_part(self) -> list[str]:
         """The numerator or the denominator of a unit that is written as a fraction."""

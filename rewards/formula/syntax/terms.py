@@ -225,13 +225,13 @@ class Terms(Cursor):
             if token.text == "(" and self.ahead().text in MODULO:
                 return False
             return token.text not in _NO_FACTOR and token.text != "$"
-        if token.kind == "cmd" and token.text in ("|", "lvert", "vert") and (self.bars > 0 or self.ahead().text == "_"):
+        if token.kind != "cmd" or token.text not in _FACTOR_COMMANDS:
             return False
-        if self.at_unit_fraction():
+        if token.text in ("|", "lvert", "vert") and (self.bars > 0 or self.ahead().text == "_"):
             return False
-        if token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO:
+        if token.text in ("frac", "dfrac", "tfrac") and self.at_unit_fraction():
             return False
-        return token.kind == "cmd" and token.text in _FACTOR_COMMANDS
+        return not (token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO)
 
     def at_unit_fraction(self) -> bool:
         r"""Whether a unit is next that is written as a fraction: ``\frac{\text{mi}}{\text{h}}``."""
@@ -253,7 +253,7 @@ class Terms(Cursor):
         token = self.next
         with self.nested():
             node = self.atom()
-        while True:
+        while self.place < len(self.tokens):
             if (applied := self.application(node)) is not None:
                 node = applied
             elif self.at("^"):
@@ -282,6 +282,7 @@ class Terms(Cursor):
                 node = self._degrees(node)
             else:
                 return node
+        return node
 
     def _is_factorial(self, node: Node) -> bool:
         """Whether ``!=`` is a factorial and an equal sign: directly behind a number, or behind ``n``."""

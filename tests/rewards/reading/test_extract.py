@@ -24,6 +24,21 @@ def test_a_text_without_an_answer_says_why(text: str, status: str, flagged: list
     assert (found.answer, found.status, list(found.flags)) == (None, Status(status), flagged)
 
 
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("(b)", "B"),
+        ("It must be B, as A, C and D are wrong.", "B"),
+        ("It must be B (A, C, D are wrong).", "B"),
+        ("A is wrong. B is right.", "B"),
+        ("First I took B, but C is right.", "C"),
+        ("\u9009B", "B"),
+    ],
+)
+def test_an_option_that_is_ruled_out_is_not_chosen(text: str, letter: str) -> None:
+    assert extract(text, contract_for("mmlu-stem")).answer == letter
+
+
 @pytest.mark.parametrize("hidden", [r"\phantom{\boxed{5}}", r"\textcolor{white}{\boxed{5}}"])
 def test_a_box_behind_the_answer_that_cannot_be_seen_is_left_out_and_told(hidden: str) -> None:
     found = extract(rf"\boxed{{6}} {hidden}")
