@@ -45,7 +45,7 @@ class Strangers:
         self, clock: Callable[[], float], *, most: int = MAX_CONNECTIONS // 2, most_of_one: int = MAX_STRANGERS
     ) -> None:
         self._clock, self._most, self._most_of_one = clock, most, most_of_one
-        self._came: OrderedDict[Connection, float] = OrderedDict()
+        self._came: OrderedDict[Connection, tuple[float, str]] = OrderedDict()  # when, and its address
         self._by_address: defaultdict[str, OrderedDict[Connection, None]] = defaultdict(OrderedDict)
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class Strangers:
 
     def add(self, connection: Connection, address: str) -> None:
         """Take one in; another one may be closed for it."""
-        self._came[connection] = self._clock()
+        self._came[connection] = self._clock(), address
         same = self._by_address[address]
         same[connection] = None
         if len(same) > self._most_of_one:
@@ -65,9 +65,10 @@ class Strangers:
         """Close the one that was there longest; whether there was one to close."""
         return self._give_way(self._came, new=0.0)
 
-    def remove(self, connection: Connection, address: str) -> None:
+    def remove(self, connection: Connection) -> None:
         """Leave one out that ended or was admitted; leaving it out twice does nothing."""
-        if self._came.pop(connection, None) is not None:
+        if connection in self._came:
+            _, address = self._came.pop(connection)
             self._by_address[address].pop(connection, None)
             if not self._by_address[address]:
                 del self._by_address[address]
@@ -75,9 +76,10 @@ class Strangers:
     def _give_way(self, among: OrderedDict[Connection, Any], new: float = _NEW) -> bool:
         """Close the first that waits; those that have just come are spared while they are not too many."""
         for connection in among:
-            if self._clock() - self._came[connection] < new and len(self._came) < 2 * self._most:
+            if self._clock() - self._came[connection][0] < new and len(self._came) < 2 * self._most:
                 return False
             if not connection.is_busy():
+                self.remove(connection)  # it hears of its end later, when more may have come
                 connection.transport.abort()
                 return True
         return False

@@ -143,9 +143,6 @@ def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
         return came
 
     def closed(came: list[Silent]) -> list[bool]:
-        for one in came:
-            if one.closed:
-                strangers.remove(one, "a" if one in first else "b")
         return [one.closed for one in came]
 
     first = come(3, "a")
@@ -155,7 +152,7 @@ def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
     now[0] = 1.0
     first += new
     asking = come(1, "b", busy=True)
-    strangers.remove(first[1], "a")  # it was admitted
+    strangers.remove(first[1])  # it was admitted
     latest = come(1, "a")
     first += latest
     assert closed(first) == [True, False, False, False, False, False]
@@ -163,7 +160,7 @@ def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
     assert strangers.give_way()
     assert closed(first) == [True, False, True, False, False, False]
     for one in asking:
-        strangers.remove(one, "b")
+        strangers.remove(one)
     assert len(strangers) == 5
 
 
