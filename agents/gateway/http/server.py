@@ -169,7 +169,7 @@ async def run(
     server = _Server(
         uvicorn.Config(
             app,
-            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop().time)),
+            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop())),
             ws="none",
             lifespan="off",
             log_config=None,
