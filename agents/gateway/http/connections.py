@@ -7,9 +7,10 @@ that connects and asks is served beside any number that connect and wait.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from math import inf
 from typing import Any, Protocol
 
 ADMITTED = "turntree.admitted"
@@ -18,8 +19,8 @@ MAX_CONNECTIONS = 2048
 """Connections at once, admitted ones among them; a further one is closed if no stranger gives way."""
 MAX_STRANGERS = 512
 """Of one address."""
-_NEW = 0.2
-"""Seconds within which a connection may send its request before it gives way."""
+_ROUND = 0.05
+"""Seconds between two looks at whether strangers are too many."""
 
 
 class Connection(Protocol):
@@ -35,49 +36,77 @@ class Connection(Protocol):
 class Strangers:
     """The connections that nothing was admitted of yet, in the order in which they came.
 
+    Of those that are too many none is closed before the loop has looked twice at what came from it: many may come in
+    one turn of the loop, and a client's request among them be still unread.
+
     Args:
-        clock: Seconds.
-        most: Of all addresses.
+        loop: Of the server.
+        most: Of all addresses; four times as many are never held.
         most_of_one: Of one address.
     """
 
     def __init__(
-        self, clock: Callable[[], float], *, most: int = MAX_CONNECTIONS // 2, most_of_one: int = MAX_STRANGERS
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        most: int = MAX_CONNECTIONS // 2,
+        most_of_one: int = MAX_STRANGERS,
     ) -> None:
-        self._clock, self._most, self._most_of_one = clock, most, most_of_one
-        self._came: OrderedDict[Connection, float] = OrderedDict()
+        self._loop, self._most, self._most_of_one = loop, most, most_of_one
+        self._came: OrderedDict[Connection, tuple[float, str]] = OrderedDict()  # when, and its address
         self._by_address: defaultdict[str, OrderedDict[Connection, None]] = defaultdict(OrderedDict)
+        self._crowded: OrderedDict[str, None] = OrderedDict()  # addresses of too many
+        self._looked = -inf  # those that came before have been looked at
+        self._round: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._came)
 
     def add(self, connection: Connection, address: str) -> None:
-        """Take one in; another one may be closed for it."""
-        self._came[connection] = self._clock()
-        same = self._by_address[address]
-        same[connection] = None
-        if len(same) > self._most_of_one:
-            self._give_way(same)
-        if len(self._came) > self._most:
-            self._give_way(self._came)
+        """Take one in; others may be closed for it, a little later."""
+        self._came[connection] = self._loop.time(), address
+        self._by_address[address][connection] = None
+        if len(self._by_address[address]) > self._most_of_one:
+            self._crowded[address] = None
+        if len(self._came) > 4 * self._most:
+            self.give_way()
+        if self._round is None and (self._crowded or len(self._came) > self._most):
+            self._looked = -inf
+            self._round = self._loop.call_later(_ROUND, self._look)
 
     def give_way(self) -> bool:
         """Close the one that was there longest; whether there was one to close."""
-        return self._give_way(self._came, new=0.0)
+        return self._close_first(self._came, inf)
 
-    def remove(self, connection: Connection, address: str) -> None:
+    def remove(self, connection: Connection) -> None:
         """Leave one out that ended or was admitted; leaving it out twice does nothing."""
-        if self._came.pop(connection, None) is not None:
+        if connection in self._came:
+            _, address = self._came.pop(connection)
             self._by_address[address].pop(connection, None)
             if not self._by_address[address]:
                 del self._by_address[address]
 
-    def _give_way(self, among: OrderedDict[Connection, Any], new: float = _NEW) -> bool:
-        """Close the first that waits; those that have just come are spared while they are not too many."""
+    def _look(self) -> None:
+        """Close the first of too many that were there at the last look."""
+        for address in list(self._crowded):
+            same = self._by_address.get(address, OrderedDict())
+            while len(same) > self._most_of_one and self._close_first(same, self._looked):
+                pass
+            if len(same) <= self._most_of_one:
+                del self._crowded[address]
+        while len(self._came) > self._most and self._close_first(self._came, self._looked):
+            pass
+        self._looked = self._loop.time()
+        again = self._crowded or len(self._came) > self._most
+        self._round = self._loop.call_later(_ROUND, self._look) if again else None
+
+    def _close_first(self, among: OrderedDict[Connection, Any], before: float) -> bool:
+        """Close the first that waits, if it came before a time."""
         for connection in among:
-            if self._clock() - self._came[connection] < new and len(self._came) < 2 * self._most:
+            if self._came[connection][0] >= before:
                 return False
             if not connection.is_busy():
+                self.remove(connection)  # it hears of its end later, when more may have come
                 connection.transport.abort()
                 return True
         return False

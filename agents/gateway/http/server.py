@@ -41,7 +41,7 @@ def patient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._blocked = None
-            strangers.add(self, self._address)
+            strangers.add(self, str(self.client[0]) if self.client else "")
             if len(self.connections) > MAX_CONNECTIONS and not strangers.give_way():
                 transport.abort()
             self._await_head()
@@ -52,19 +52,15 @@ def patient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
 
         def on_response_complete(self) -> None:
             if self.scope.get(ADMITTED):  # type: ignore[typeddict-item]
-                strangers.remove(self, self._address)
+                strangers.remove(self)
             super().on_response_complete()
 
         def is_busy(self) -> bool:
             return self.cycle is not None and not self.cycle.response_complete
 
-        @property
-        def _address(self) -> str:
-            return str(self.client[0]) if self.client else ""
-
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            strangers.remove(self, self._address)
+            strangers.remove(self)
             for timer in (self._waits, self._blocked):
                 if timer is not None:
                     timer.cancel()
@@ -173,7 +169,7 @@ async def run(
     server = _Server(
         uvicorn.Config(
             app,
-            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop().time)),
+            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop())),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -132,9 +132,29 @@ class Silent:
         return self.busy
 
 
+class Turns:
+    """A loop whose time a test turns."""
+
+    def __init__(self) -> None:
+        self.now, self.due = 0.0, []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, seconds: float, call: Any) -> Any:
+        self.due.append(call)
+        return call
+
+    def turn(self) -> None:
+        self.now += 1.0
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
+
 def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
-    now = [0.0]
-    strangers = Strangers(lambda: now[0], most=8, most_of_one=3)
+    loop: Any = Turns()
+    strangers = Strangers(loop, most=8, most_of_one=3)
 
     def come(count: int, address: str, *, busy: bool = False) -> list[Silent]:
         came = [Silent(busy=busy) for _ in range(count)]
@@ -142,37 +162,39 @@ def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
             strangers.add(one, address)
         return came
 
-    def closed(came: list[Silent]) -> list[bool]:
-        for one in came:
-            if one.closed:
-                strangers.remove(one, "a" if one in first else "b")
-        return [one.closed for one in came]
+    def closed(came: list[Silent]) -> str:
+        return "".join("x" if one.closed else "." for one in came)
 
-    first = come(3, "a")
-    second = come(2, "b")
-    new = come(2, "a")
-    assert not any(closed([*first, *second, *new])), "they have just come"
-    now[0] = 1.0
-    first += new
-    asking = come(1, "b", busy=True)
-    strangers.remove(first[1], "a")  # it was admitted
-    latest = come(1, "a")
-    first += latest
-    assert closed(first) == [True, False, False, False, False, False]
-    assert closed([*second, *asking]) == [False] * 3
-    assert strangers.give_way()
-    assert closed(first) == [True, False, True, False, False, False]
-    for one in asking:
-        strangers.remove(one, "b")
-    assert len(strangers) == 5
+    first, other = come(5, "a"), come(2, "b")
+    loop.turn()
+    assert closed(first) == ".....", "what came of them was not looked at yet"
+    strangers.remove(first[1])  # it was admitted
+    loop.turn()
+    assert (closed(first), closed(other)) == ("x....", "..")
+    assert not loop.due, "they are not too many any more"
+    asking, more = come(1, "c", busy=True), come(3, "c")
+    loop.turn()
+    loop.turn()
+    assert closed([*asking, *more]) == ".x..", "a request is running, and the next one waits"
+    assert closed([*first, *other]) == "x......"
+    others = [come(1, str(number))[0] for number in range(4)]
+    loop.turn()
+    loop.turn()
+    assert closed([*first, *other]) == "x.xxxx.", "too many of all addresses"
+    assert closed(others) == "...."
+    flood = come(40, "f")
+    assert len(strangers) == 32, "never more"
+    assert closed(flood[-20:]) == "." * 20
+    loop.turn()
+    loop.turn()
+    assert (len(strangers), closed(asking), closed(flood[-3:])) == (4, ".", "...")
 
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_beside_any_number_of_silent_connections_a_client_is_served(
     engine: SpokenEngine, renderer: Renderer, key: str | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("turntree.agents.gateway.http.connections._NEW", 0.0)
-    monkeypatch.setattr(server, "Strangers", lambda clock: Strangers(clock, most=40, most_of_one=20))
+    monkeypatch.setattr(server, "Strangers", lambda loop: Strangers(loop, most=40, most_of_one=20))
     headers = {"Authorization": f"Bearer {key}"}
     with gateway_at(engine, renderer, api_key=key) as served, contextlib.ExitStack() as held:
         served.client.headers.update(headers)
