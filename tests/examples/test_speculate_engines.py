@@ -35,9 +35,9 @@ def test_drafts_in_sglang_change_the_passes_and_not_the_tokens(tiny_model: Path)
 @pytest.mark.once
 @pytest.mark.release
 def test_drafts_in_vllm_change_the_passes_and_not_the_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tiny_vllm import MEMORY, ONE_PROCESS, save_policy
+    from tiny_vllm import ENVIRONMENT, MEMORY, save_policy
 
-    for name, value in ONE_PROCESS.items():
+    for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     tokenizer = chatml_tokenizer()
     save_policy(tmp_path, len(tokenizer), eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"))

@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
     from turntree.agents.engines.vllm.engine import VllmEngine
 
-ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # no process for the worker, as on a GPU
+    "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles some functions of its sampler in eager engines too
+}
 """Of a process that starts vLLM."""
-ONE_PROCESS = {**ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""The same; an engine is one process as on a GPU, and starts in half the time."""
 MEMORY = {"kv_cache_memory_bytes": 1 << 26, "block_size": 32}
 """Arguments of an engine that plans for no more than a test needs."""
 
@@ -36,7 +40,7 @@ def in_this_process(**more: str) -> Iterator[pytest.MonkeyPatch]:
     import vllm.envs
 
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ONE_PROCESS, **more}.items():
+        for name, value in {**ENVIRONMENT, **more}.items():
             patch.setenv(name, value)
         yield patch
     vllm.envs.disable_envs_cache()  # an engine that starts keeps them for good

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_vllm import MEMORY, ONE_PROCESS
+from tiny_vllm import ENVIRONMENT, MEMORY
 
 from turntree.agents.demo.smollm2 import make_smollm2
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in ONE_PROCESS.items():
+        for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         from vllm import LLM
 

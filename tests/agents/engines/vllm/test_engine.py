@@ -37,7 +37,7 @@ def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(folder: Path, exchange: Path) -> Iterator[VllmEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FOLDER, str(exchange))
-        with drafting_engine(folder, max_batch=64, block_size=BLOCK) as started:
+        with drafting_engine(folder, max_batch=32, block_size=BLOCK) as started:
             yield started
 
 
