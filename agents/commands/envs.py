@@ -62,7 +62,7 @@ def attack_command(
     luck: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks in which a guess may be right.")] = 0.5,
     above: Annotated[float, typer.Option(help="An episode is paid whose rewards sum up to more than this.")] = 0.0,
     out: Annotated[
-        Path | None, typer.Option(help="File for the report as JSON: every task, and what was said.")
+        Path | None, typer.Option(help="File for the report as JSON: every task, and the generated turns.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
