@@ -35,7 +35,9 @@ def misfit(value: Any, hint: Any) -> str:
         return "" if "" in problems else problems[0]
     if origin is tuple:
         return _sequence(value, args[0])
-    if origin is not None and issubclass(origin, Mapping):
+    if origin is not None and not issubclass(origin, Mapping):  # an array
+        return ""
+    if origin is not None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return f"expected values by name, got {value!r:.60}"
         return next((f".{name}{_joined(said)}" for name, one in value.items() if (said := misfit(one, args[1]))), "")
