@@ -6,7 +6,7 @@ Not covered: arrays, and what fields mean together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import lru_cache
 from math import inf, isfinite
 from types import NoneType, UnionType
@@ -35,11 +35,13 @@ def misfit(value: Any, hint: Any) -> str:
         return "" if "" in problems else problems[0]
     if origin is tuple:
         return _sequence(value, args[0])
-    if origin is not None and issubclass(origin, Mapping):
+    if origin is not None and not issubclass(origin, Mapping):  # an array
+        return ""
+    if origin is not None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return f"expected values by name, got {value!r:.60}"
         return next((f".{name}{_joined(said)}" for name, one in value.items() if (said := misfit(one, args[1]))), "")
-    if is_dataclass(hint) and isinstance(value, hint):
+    if hasattr(hint, "__dataclass_fields__") and isinstance(value, hint):
         hints = _hints(hint)
         named = ((field.name, misfit(getattr(value, field.name), hints[field.name])) for field in fields(hint))
         return next((f".{name}{_joined(said)}" for name, said in named if said), "")

@@ -142,12 +142,13 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
     found: dict[tuple[int, int, int], Record] = {}
     for file in files:
         for record in read_records(file):
-            step, index, session = (record.labels.get(name) for name in ("step", "index", "session"))
-            if not all(type(label) is int and 0 <= label < 1 << 31 for label in (step, index, session)):
+            labels: list[Any] = [record.labels.get(name) for name in ("step", "index", "session")]
+            if not all(type(label) is int and 0 <= label < 1 << 31 for label in labels):
                 raise RecordError(
                     f"{file}: an episode has the labels {record.labels!r:.200}, expected those of a training run: "
                     "whole numbers as step, index, session"
                 )
+            step, index, session = labels
             if steps is None or step <= steps:
                 found[step, index, session] = record
     for _, record in sorted(found.items(), key=lambda item: item[0]):

@@ -15,10 +15,12 @@ from typing import Any, Protocol
 
 ADMITTED = "turntree.admitted"
 """Key of an ASGI scope: the request had the key, or none is asked for."""
-MAX_CONNECTIONS = 2048
+MAX_CONNECTIONS = 8192
 """Connections at once, admitted ones among them; a further one is closed if no stranger gives way."""
-MAX_STRANGERS = 512
-"""Of one address."""
+_MOST, _MOST_OF_ONE = 1024, 512
+"""Strangers of all addresses, and of one."""
+BACKLOG = 256
+"""Connections that come in one turn of the loop; further ones wait in the system."""
 _ROUND = 0.05
 """Seconds between two looks at whether strangers are too many."""
 
@@ -49,8 +51,8 @@ class Strangers:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        most: int = MAX_CONNECTIONS // 2,
-        most_of_one: int = MAX_STRANGERS,
+        most: int = _MOST,
+        most_of_one: int = _MOST_OF_ONE,
     ) -> None:
         self._loop, self._most, self._most_of_one = loop, most, most_of_one
         self._came: OrderedDict[Connection, tuple[float, str]] = OrderedDict()  # when, and its address

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turntree.agents.errors import UsageError
-from turntree.agents.gateway.http.connections import ADMITTED, MAX_CONNECTIONS, Strangers, raise_file_limit
+from turntree.agents.gateway.http.connections import ADMITTED, BACKLOG, MAX_CONNECTIONS, Strangers, raise_file_limit
 from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
 _MAX_HEAD = 1 << 16
@@ -169,6 +169,7 @@ async def run(
     server = _Server(
         uvicorn.Config(
             app,
+            backlog=BACKLOG,
             http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop())),
             ws="none",
             lifespan="off",
