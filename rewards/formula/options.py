@@ -34,22 +34,27 @@ def is_option(gold: str) -> bool:
     return _TEXT_LETTER.fullmatch(gold) is not None
 
 
-def named_letters(text: str) -> frozenset[str] | None:
+def named_letters(text: str) -> tuple[str, ...] | None:
     r"""The letters of a list of options: ``\text{A, C}``, ``B and E``; ``None`` for anything else."""
     if not any(map(str.isupper, text)):
         return None
     words = _WRAPPING.sub(" ", text).strip(" .")
-    return frozenset(re.findall(r"\b[A-Z]\b", words)) if _LETTERS.fullmatch(" ".join(words.split())) else None
+    return tuple(re.findall(r"\b[A-Z]\b", words)) if _LETTERS.fullmatch(" ".join(words.split())) else None
 
 
 def same_letters(gold: str, text: str) -> bool | None:
-    """Whether an answer lists the options of a gold answer, in any order; ``None`` if one of them lists none."""
+    """Whether an answer lists the options of a gold answer; ``None`` if one of them lists none.
+
+    The order counts where the gold answer's is not that of the alphabet, as it does where things are put in order.
+    """
     right = named_letters(gold)
     ours = named_letters(text) if right else None
     joined = _WRAPPING.sub("", text).strip()
     if ours is None and right and joined.isupper() and joined.isalpha() and len(set(joined)) == len(joined):
-        ours = frozenset(joined)
-    return None if right is None or ours is None else right == ours
+        ours = tuple(joined)
+    if right is None or ours is None:
+        return None
+    return right == ours or (list(right) == sorted(right) and set(right) == set(ours))
 
 
 def without_option(text: str) -> str | None:

@@ -159,6 +159,8 @@ class Terms(Cursor):
         factors = [self.factor()]
         while True:
             token = self.next
+            if self.place >= len(self.tokens):
+                return factors[0] if len(factors) == 1 else Mul(tuple(factors))
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
             elif self.at(*OPERATIONS):
