@@ -1,7 +1,7 @@
-"""One of two tensor-parallel ranks of SGLang's draft worker, over gloo on the CPU: ``two_ranks.py RANK FILE [alone]``.
+"""One of two tensor-parallel ranks of SGLang's draft worker, over gloo on the CPU: ``two_ranks.py RANK FILE``.
 
 Both serve the same requests; the second has learnt other turns, and its clock runs otherwise. It prints the trees that
-it verifies in each pass, and how often its store was asked. With ``alone`` each rank drafts for itself.
+it verifies in each pass, and how often its store was asked; once ``led`` by the first rank, and once each ``alone``.
 """
 
 from __future__ import annotations
@@ -88,13 +88,18 @@ def play(drafter: Any) -> list[Any]:
     return seen
 
 
-def main(rank: int, file: str, *how: str) -> None:
+def main(rank: int, file: str) -> None:
+    global asked
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    drafter, forest = drafter_of(rank, alone="alone" in how)
-    passes = play(drafter)
-    print(json.dumps({"passes": passes, "asked": asked, "held": forest.stats().rollouts}))
+    found = {}
+    for how in ("led", "alone"):
+        asked = 0
+        drafter, forest = drafter_of(rank, alone=how == "alone")
+        passes = play(drafter)
+        found[how] = {"passes": passes, "asked": asked, "held": forest.stats().rollouts}
+    print(json.dumps(found))
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2])

@@ -7,11 +7,10 @@ Invariant: nothing here imports SGLang, so that both ends can use it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from turntree.agents.engines.request_wire import WORD, request_entries
-from turntree.spec_tree import DialogueState
 
 DRAFTED = "turntree_drafted"
 """Returned in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
@@ -27,33 +26,14 @@ _FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
 _SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
 
 
-def custom_params(
-    *,
-    state: DialogueState | None = None,
-    seed: int | None = None,
-    draft: Sequence[int] = (),
-    reuse: bool = True,
-    given: int = 0,
-    judged: bool = False,
-    most: int = 0,
-) -> dict[str, Any]:
-    """The entries of one request.
-
-    Args:
-        state: The dialogue state.
-        seed: Seed of the request's noise; taken modulo 2**64.
-        draft: A guess of the turn, token ids, shape (tokens,).
-        reuse: As ``TurnRequest.reuse``.
-        given: Tokens at the end of the prompt that are the first ones of the turn.
-        judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
-        most: Greatest length of a judged turn.
+def custom_params(**entries: Any) -> dict[str, Any]:
+    """The mark, and the entries of one request as ``request_entries`` makes them.
 
     Example:
         >>> custom_params(seed=-1, draft=(5, 7))
         {'turntree': True, 'turntree_seed': '18446744073709551615', 'turntree_draft': [5, 7]}
     """
-    entries = request_entries(state=state, seed=seed, draft=draft, reuse=reuse, given=given, judged=judged, most=most)
-    return {OURS: True, **entries}
+    return {OURS: True, **request_entries(**entries)}
 
 
 def is_ours(entries: Mapping[str, Any] | None) -> bool:

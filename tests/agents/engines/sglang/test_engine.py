@@ -49,7 +49,7 @@ def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(folder: Path, **arguments: Any) -> SglangEngine:
     prepare()
     config = SglangEngineConfig(
-        max_batch=48,
+        max_batch=32,
         max_context=CONTEXT,
         dtype="float32",
         draft_tokens=8,
