@@ -6,6 +6,7 @@ The stand-ins must be found before anything looks for torchvision.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ from importlib.util import find_spec
 import pytest
 from cpu_seconds import pytest_runtest_logstart  # noqa: F401
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
+
+gc.disable()  # until all is collected: what imports create stays, and looking it through takes seconds
 
 # The tests' models are tiny: a second thread, where somebody else has that core, costs twenty times what it saves.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -27,6 +30,11 @@ if find_spec("sglang") is not None:
     from cpu_sglang import prepare
 
     prepare()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from combinations import every_third
 from command import Said
 from machine_speed import patience
 from recorded_run import write_run
@@ -109,8 +110,7 @@ WRITERS: dict[str, list[str]] = table(__file__, "writers")
 """Commands that write, up to where."""
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("where", ["{at}/notes.txt/below/new", "/proc/turntree/new"])
+@pytest.mark.parametrize(("writer", "where"), every_third(WRITERS, ["{at}/notes.txt/below/new", "/proc/turntree/new"]))
 def test_a_place_that_takes_no_file_is_named(refused: Run, writer: str, where: str) -> None:
     err = refused((*WRITERS[writer], where)).err
     assert ("notes.txt" if "notes.txt" in where else "/proc/turntree") in err
@@ -130,8 +130,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-@pytest.mark.parametrize("writer", [name for name in WRITERS if name != "eval"])
-@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
 def test_where_no_space_is_left_stays_what_was_there(
     run: Run, refused: Run, place: Path, writer: str, old: bool
 ) -> None:

@@ -67,8 +67,16 @@ def boxed(answer: str) -> str:
     return f"So it is \\boxed{{{answer}}}"
 
 
-@pytest.mark.parametrize("answer", BOXED, ids=lambda answer: ascii(answer[:24]))
-@pytest.mark.parametrize("gold", ["5", r"\frac{x^2+1}{2}"])
+def hostile() -> Iterator[Any]:
+    """Each answer beside two gold ones; two in three of the second wait for a release."""
+    for place, answer in enumerate(BOXED):
+        name = ascii(answer[:24])
+        yield pytest.param(answer, "5", id=name)
+        late = [pytest.mark.release] if place % 3 else []
+        yield pytest.param(answer, r"\frac{x^2+1}{2}", id=f"{name}-formula", marks=late)
+
+
+@pytest.mark.parametrize(("answer", "gold"), hostile())
 def test_a_hostile_answer_ends_within_its_deadline_and_is_never_right(answer: str, gold: str, judge: Judge) -> None:
     with not_hanging(60):
         verdict = score(boxed(answer), gold, judge=judge)
@@ -333,6 +341,7 @@ def test_settings_that_cannot_work_are_refused(arguments: dict[str, float], name
 
 
 @pytest.mark.slow
+@pytest.mark.release  # real trainings score in actors as well
 def test_ray_actors_get_the_scores_of_one_process() -> None:
     ray = pytest.importorskip("ray")
     texts = [boxed(f"\\sqrt{{{2 * n * n}}}") for n in range(2, 30)]

@@ -1,18 +1,21 @@
 """``verify_kernel`` beside its reference, as a program: Triton's interpreter is chosen before Triton is imported.
 
-    TRITON_INTERPRET=1 python tests/support/compared_draws.py "" cpu
+    TRITON_INTERPRET=1 python tests/support/compared_draws.py cpu "" "CODE"...
 
-The first word is code that is run before, for example one that puts a fault in; the second one the device.
+The first word is the device. Each other one is code that is run before a comparison, for example one that puts a fault
+in; each comparison is made in a fork of its own and is a line of JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import fused_draws
 import numpy as np
 import torch
+import triton.language  # noqa: F401  # the longest part of a comparison is to import it
 
 VOCABULARY = 4500
 """Blocks of 2048 tokens, of which the last one is not whole."""
@@ -62,9 +65,19 @@ def compared(number: int, dtype: torch.dtype, device: str) -> dict[str, float]:
     }
 
 
-if __name__ == "__main__":
-    exec(sys.argv[1])
-    dtypes = DTYPES[:1] if sys.argv[1] else DTYPES
-    parts = [compared(number, dtype, sys.argv[2]) for number, dtype in enumerate(dtypes)]
+def told(code: str, device: str) -> str:
+    """What differs after some code, in batches of all precisions; of a fault in one alone."""
+    exec(code)
+    dtypes = DTYPES[:1] if code else DTYPES
+    parts = [compared(number, dtype, device) for number, dtype in enumerate(dtypes)]
     worst = max(part["logprob_error"] for part in parts)
-    print(json.dumps({**{name: sum(part[name] for part in parts) for name in parts[0]}, "logprob_error": worst}))
+    return json.dumps({**{name: sum(part[name] for part in parts) for name in parts[0]}, "logprob_error": worst})
+
+
+if __name__ == "__main__":
+    for code in sys.argv[2:]:
+        if not os.fork():
+            print(told(code, sys.argv[1]), flush=True)
+            os._exit(0)
+        if status := os.waitstatus_to_exitcode(os.wait()[1]):
+            sys.exit(status)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from interpreter import python
 
 pytest.importorskip("triton", reason="the kernel needs Triton, which PyTorch has with CUDA; see make test-sglang")
 
@@ -27,33 +26,49 @@ BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "race_kernel.py"
 DIFFERING = ("clocks_with_other_bits", "other_tokens_of_probabilities", "other_tokens_of_logits")
 
 
-def compared(tmp_path: Path, *arguments: str, patch: str = "") -> dict[str, int]:
-    out = tmp_path / "found.json"
-    code = f"import sys; sys.path[0] = {str(BENCHMARK.parent)!r}; {patch}\nimport race_kernel; race_kernel.main()"
+FAULTS = ("FIRST += 2", "LN2 += 1e-14")
+PROGRAM = """
+import os, sys
+import torch, triton.language
+sys.path[0], folder, *patches = sys.argv[1:]
+for number, patch in enumerate(patches):
     # A last block that is not whole, and rows of several blocks.
-    options = ["--rows", "4", "--vocabulary", "4500", "--out", str(out), *arguments]
-    interpreted = {**os.environ, "TRITON_INTERPRET": "1"}
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code, *options], env=interpreted, capture_output=True)
-    assert out.exists(), run.stderr.decode()
-    found: dict[str, int] = json.loads(out.read_text())["compared"]
-    assert run.returncode == any(found[name] for name in DIFFERING)
-    return found
+    sys.argv = f"- --rows 4 --vocabulary 4500 --out {folder}/{number}".split()
+    if not os.fork():
+        exec(patch)
+        import race_kernel
+        race_kernel.main()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+"""The benchmark in forks of one process that has imported what takes longest, each after another line of code."""
 
 
-def test_interpreted_it_has_the_bits_of_the_noise_and_draws_the_tokens_of_the_reference(tmp_path: Path) -> None:
-    found = compared(tmp_path)
+@pytest.fixture(scope="module")
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, int]]:
+    """What the benchmark finds, without a fault and with each."""
+    folder = tmp_path_factory.mktemp("found")
+    patches = ["", *(f"from turntree.agents.engines.drafting import noise; noise.{fault}" for fault in FAULTS)]
+    words = ("-W", "ignore", "-c", PROGRAM, str(BENCHMARK.parent), str(folder), *patches)
+    run = python(*words, env={**os.environ, "TRITON_INTERPRET": "1"})
+    assert run.returncode == 0, run.stderr
+    found = [json.loads((folder / str(number)).read_text())["compared"] for number in range(len(patches))]
+    statuses = [int(line) for line in run.stdout.splitlines() if line.isdigit()]
+    assert statuses == [any(one[name] for name in DIFFERING) for one in found]
+    return dict(zip(("", *FAULTS), found, strict=True))
+
+
+def test_interpreted_it_has_the_bits_of_the_noise_and_draws_the_tokens_of_the_reference(
+    interpreted: dict[str, dict[str, int]],
+) -> None:
+    found = interpreted[""]
     assert (found["rows"], found["clocks"]) == (4, 4 * 4500)
     assert {name: found[name] for name in DIFFERING} == dict.fromkeys(DIFFERING, 0)
 
 
-@pytest.mark.parametrize(
-    ("fault", "noticed"),
-    [("FIRST += 2", "clocks_with_other_bits"), ("LN2 += 1e-14", "clocks_with_other_bits")],
-)
-def test_other_noise_is_noticed(tmp_path: Path, fault: str, noticed: str) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+def test_other_noise_is_noticed(interpreted: dict[str, dict[str, int]], fault: str) -> None:
     """Control: a multiplier of the hash, or a logarithm, that is nearly right."""
-    patch = f"from turntree.agents.engines.drafting import noise; noise.{fault}"
-    assert compared(tmp_path, patch=patch)[noticed] > 0
+    assert interpreted[fault]["clocks_with_other_bits"] > 0
 
 
 def compiled(*, values: str, logits: bool, fuse: bool = False) -> str:

@@ -24,13 +24,27 @@ OFF_BY = 4e-6
 """Most that a log-probability may differ: four units in the last place of the largest here."""
 
 
-def compared(fault: str = "", device: str = "cpu") -> dict[str, float]:
+ONE_PROGRAM = "from turntree.agents.engines.drafting import verify_kernel; verify_kernel.PROGRAMS = 1"
+FAULTS = {
+    "from turntree.agents.engines.drafting import noise; noise.FIRST += 2": "other_tokens",
+    "import fused_draws; fused_draws.GREEDY = 0.8": "other_ranks",
+    "import fused_draws; fused_draws.NONE = -2": "other_kept",
+}
+"""Faults, each with what must differ then."""
+
+
+def compared(*codes: str, device: str = "cpu") -> dict[str, dict[str, float]]:
+    """What differs, by the code that is run before."""
     program = Path(compared_draws.__file__)
     mode = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
-    run = python("-W", "ignore", str(program), fault, device, env={**os.environ, **mode})
+    run = python("-W", "ignore", str(program), device, *codes, env={**os.environ, **mode})
     assert run.returncode == 0, run.stderr
-    found: dict[str, float] = json.loads(run.stdout)
-    return found
+    return dict(zip(codes, map(json.loads, run.stdout.splitlines()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def interpreted() -> dict[str, dict[str, float]]:
+    return compared("", ONE_PROGRAM, *FAULTS)
 
 
 def check(found: dict[str, float], batches: int = 3) -> None:
@@ -40,25 +54,18 @@ def check(found: dict[str, float], batches: int = 3) -> None:
     assert found["logprob_error"] < OFF_BY
 
 
-def test_interpreted_they_draw_score_and_keep_what_plain_operations_do() -> None:
-    check(compared())
+def test_interpreted_they_draw_score_and_keep_what_plain_operations_do(interpreted: dict[str, Any]) -> None:
+    check(interpreted[""])
 
 
-def test_a_row_read_by_one_program_has_the_same_token_as_by_several() -> None:
-    check(compared("from turntree.agents.engines.drafting import verify_kernel; verify_kernel.PROGRAMS = 1"), 1)
+def test_a_row_read_by_one_program_has_the_same_token_as_by_several(interpreted: dict[str, Any]) -> None:
+    check(interpreted[ONE_PROGRAM], 1)
 
 
-@pytest.mark.parametrize(
-    ("fault", "noticed"),
-    [
-        ("from turntree.agents.engines.drafting import noise; noise.FIRST += 2", "other_tokens"),
-        ("import fused_draws; fused_draws.GREEDY = 0.8", "other_ranks"),
-        ("import fused_draws; fused_draws.NONE = -2", "other_kept"),
-    ],
-)
-def test_other_noise_and_another_end_are_noticed(fault: str, noticed: str) -> None:
+@pytest.mark.parametrize(("fault", "noticed"), FAULTS.items())
+def test_other_noise_and_another_end_are_noticed(interpreted: dict[str, Any], fault: str, noticed: str) -> None:
     """Control: a multiplier of the hash that is nearly right; other requests taken for greedy ones; another mark."""
-    assert compared(fault)[noticed] > 0
+    assert interpreted[fault][noticed] > 0
 
 
 def compiled(values: str) -> str:
@@ -99,7 +106,7 @@ def test_what_changes_from_step_to_step_compiles_nothing_anew() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU; the interpreter's test runs anywhere")
 def test_on_a_gpu_they_do_the_same_and_compile_nothing_after_the_warm_up() -> None:
-    check(compared(device="cuda"))
+    check(compared("", device="cuda")[""])
     make = np.random.default_rng(0)
     logits = torch.from_numpy(make.normal(size=(64, 151_936))).bfloat16().cuda()
     verify_kernel.warm_up(logits)
