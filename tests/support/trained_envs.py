@@ -68,22 +68,6 @@ class Echoing(Talking):
         return "The answer is 42. \\boxed{42}\n#### 42"
 
 
-class Losing(Talking):
-    """Breaks in the tasks ``lost``; the first prompt of task ``long`` is longer than a row."""
-
-    def __init__(self, *, lost: Sequence[int], long: int = -1, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.lost, self.long = lost, long
-
-    def task(self, index: int) -> Task:
-        return Task(id=f"losing/{index}", prompt="say " * (5000 if index == self.long else 1) + str(index))
-
-    def between(self, message: Message) -> str:
-        if int(self.current_task.id.partition("/")[2]) in self.lost:
-            raise OSError("the disk is full")
-        return "again"
-
-
 @reward("brevity", decides=True)
 def brevity(sample: Sample) -> float | None:
     """Pays for short answers; cannot decide on task 1."""
@@ -98,7 +82,8 @@ def first(samples: Sequence[Sample]) -> list[float]:
 
 class Deadly(Talking):
     """Kills processes, each when the first answer to its task in ``victims`` is heard, once in all processes; gives
-    ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again."""
+    ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again.
+    Breaks in the tasks ``lost``; the first prompt of task ``long`` is longer than a row."""
 
     def __init__(
         self,
@@ -108,16 +93,21 @@ class Deadly(Talking):
         replicas: int = 1,
         whole: int = -1,
         prompts: int = 4,
+        lost: Sequence[int] = (),
+        long: int = -1,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.prompts = prompts
+        self.prompts, self.lost, self.long = prompts, lost, long
         self.folder, self.victims, self.replicas, self.whole = folder, victims, replicas, whole
 
     def task(self, index: int) -> Task:
-        return Task(id=f"deadly/{index}", prompt=f"say {index % self.prompts}", answer="x+1", data_source="math")
+        said = "say " * (5000 if index == self.long else 1)
+        return Task(id=f"deadly/{index}", prompt=f"{said}{index % self.prompts}", answer="x+1", data_source="math")
 
     def between(self, message: Message) -> str:
+        if int(self.current_task.id.partition("/")[2]) in self.lost:
+            raise OSError("the disk is full")
         for victim, index in self.victims.items():
             if self.current_task.id == f"deadly/{index}" and self._is_first(victim):
                 getattr(self, f"kill_{victim}")()

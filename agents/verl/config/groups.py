@@ -147,8 +147,13 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
                     )
 
 
-def offered() -> Iterator[Choice]:
+@lru_cache(maxsize=1)
+def offered() -> tuple[Choice, ...]:
     """Every compatible combination of one option per group."""
+    return tuple(_offered())
+
+
+def _offered() -> Iterator[Choice]:
     names = [list_options(group) for group in ("engine", "env", "algorithm", SPECULATION)]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})

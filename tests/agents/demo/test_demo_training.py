@@ -6,10 +6,13 @@ import pytest
 
 pytest.importorskip("verl")
 
+import warm_driver
+
 from turntree.agents.demo import run
 from turntree.agents.demo.compared import Comparison
 from turntree.agents.demo.policy import PolicyShape
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
+from turntree.agents.verl import launch
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +26,7 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TURNTREE_CACHE", str(root / "cache"))
+        patch.setattr(launch, "command", warm_driver.command)
         patch.setattr(
             run, "warm_started_policy", lambda settings, *, on_step: warm_started_policy(SHORT, on_step=on_step)
         )

@@ -1,16 +1,26 @@
+"""Real trainings that lose processes, and steps that teach nothing: one is a bad hour, two in a row are their end."""
+
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 from real_training import PROMPTS, Training, read_lines, run_training
 
+from turntree.agents.episodes.episode import StopReason
+
 pytestmark = pytest.mark.slow
 
 SAMPLES = 2
+KILLS, LOST = 3, (4, 6, 7)
+"""Steps in which something is killed, and those that are lost as a whole."""
+LONG, PLAYED = 4 * PROMPTS, 4 * PROMPTS + 3
+"""Tasks of step 5: one whose prompt outgrows the row, and the only one that is played to its end."""
 
 
-def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides: str) -> Training:
+def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides: str, last: int = 0) -> Training:
+    """To its end, or to step ``last``, after which it is given up."""
     named = ", ".join(f"{victim}: {task}" for victim, task in victims.items())
     run = run_training(
         model,
@@ -22,8 +32,8 @@ def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides
         *overrides,
         steps=steps,
     )
-    assert run.status == 0, run.log[-3000:]
-    assert run.steps == list(range(1, steps + 1))
+    assert run.status == (1 if last else 0), run.log[-3000:]
+    assert run.steps[: last or steps] == list(range(1, (last or steps) + 1)), run.log[-3000:]
     assert all((root / victim).exists() for victim in victims)
     return run
 
@@ -35,10 +45,30 @@ def require_whole(run: Training, step: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """One replica: workers of tools and rewards in step 1, the engine in 2, the player of episodes in 3."""
+def said() -> list[str]:
+    """What was logged here of a training that was given up."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Training:
+    """One replica and a critic: workers of tools and rewards in step 1, the engine in 2, the player of episodes in 3.
+    Then steps 4, 6 and 7 are lost as a whole, and step 5 all but the episodes of a task."""
     victims = {"tool": 1, "reward": 2, "replica": 5, "player": 9}
-    return run(tiny_model, tmp_path_factory.mktemp("killed"), 3, victims, "turntree.rewards={answer: 1, finished: 0.1}")
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("turntree.agents.verl.launch")
+    logger.addHandler(handler)
+    broken = [task for task in range(KILLS * PROMPTS, max(LOST) * PROMPTS) if task not in (LONG, PLAYED)]
+    try:
+        return run(
+            *(tiny_model, tmp_path_factory.mktemp("killed"), max(LOST) + 2, victims),
+            *("algorithm=ppo", f"turntree.env_kwargs.lost={broken}", f"turntree.env_kwargs.long={LONG}"),
+            "turntree.rewards={answer: 1, finished: 0.1}",
+            last=max(LOST),
+        )
+    finally:
+        logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
@@ -60,6 +90,24 @@ def test_a_restarted_engine_samples_with_the_weights_of_its_step(killed: Trainin
     assert killed.mistrust(tiny_model, 2, weights_of=2) < 1e-4
     # The control: the weights of other steps are told apart.
     assert min(killed.mistrust(tiny_model, step, weights_of=2) for step in (1, 3)) > 1e-3
+
+
+def test_a_step_without_an_episode_is_gone_through_and_two_in_a_row_end_the_run(killed: Training) -> None:
+    reports = killed.reports[: max(LOST)]
+    assert [report.metrics["turntree/failures"] for report in reports[KILLS:]] == [1.0, 0.5, 1.0, 1.0]
+    assert [report.step for report in reports if not report.metrics["actor/grad_norm"] > 0] == [*LOST]
+
+
+def test_a_prompt_that_outgrows_the_row_is_a_truncated_row(killed: Training) -> None:
+    episode = killed.records(5)[LONG, 0].episode
+    assert (episode.stop_reason, episode.turns, episode.masked) == (StopReason.MAX_TOKENS, (), False)
+
+
+def test_the_last_words_are_the_first_failure(killed: Training, said: list[str]) -> None:
+    assert killed.status == 1
+    assert "every episode of step 6, 7 was lost to the environment" in said[-1]
+    assert "the first failure of step 7 is the environment's of task deadly/2" in said[-1]
+    assert said[-1].endswith("OSError: the disk is full")
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,11 @@ def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
     return few
 
 
+def third(rows: Iterable[Any]) -> list[Any]:
+    """The rows, of which two in three wait for a release."""
+    return [pytest.param(row, marks=[pytest.mark.release] if place % 3 else []) for place, row in enumerate(rows)]
+
+
 def put_together(choice: Choice, composed: Compose) -> Composition:
     named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
     return composed(
@@ -73,7 +78,7 @@ def require_valid(composition: Composition) -> None:
     assert need_critic(config) == (composition.choice.algorithm == "ppo")
 
 
-@pytest.mark.parametrize("choice", covering(offered(), together=2), ids=lambda choice: choice.name)
+@pytest.mark.parametrize("choice", third(covering(offered(), together=2)), ids=lambda choice: choice.name)
 def test_verl_accepts_what_is_offered(choice: Choice, composed: Compose) -> None:
     composition = put_together(choice, composed)
     assert composition.choice == choice
@@ -142,7 +147,7 @@ def fitted(size: str, env: str, of: str) -> tuple[int, int]:
     return found.max_batch, found.slots - found.max_batch
 
 
-@pytest.mark.parametrize("env", list_options("env"))
+@pytest.mark.parametrize("env", third(list_options("env")))
 @pytest.mark.parametrize("size", ["0.5b", "1.5b"])
 def test_a_size_of_turntrees_engine_has_room_on_half_of_a_gpu(size: str, env: str) -> None:
     batch, _ = fitted(size, env, of=size)
