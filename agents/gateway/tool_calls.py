@@ -51,6 +51,7 @@ class ToolFormat:
 
     def __init__(self, renderer: Renderer, name: str) -> None:
         self._name = name
+        self._quoted = renderer.template.marks.quoted
         self.special_tokens = bool(getattr(get_parser(name), "special_tokens", False))
         """Whether calls are written with special tokens."""
         asked = [{"role": "user", "content": "question"}]
@@ -84,12 +85,12 @@ class ToolFormat:
         return tuple(dict.fromkeys(found[0] for text in written if (found := re.match(r"<\|?\w+|\w+|\W", text))))
 
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
-        calls = [
-            ToolCall(name=c["function"]["name"], arguments=c["function"]["arguments"])
-            for c in message.get("tool_calls", ())
-        ]
-        if not calls:
+        if not message.get("tool_calls"):
             return message
+        if self.special_tokens:  # the format's own marks are tokens, and none of those in a client's texts
+            message = self._quoted(message)
+        functions = [call["function"] for call in message["tool_calls"]]
+        calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
         text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, calls)])
         return {"role": "assistant", "content": text, AS_TOKENS: self.special_tokens}
 

@@ -23,6 +23,7 @@ from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
 from turntree.agents.loop.fitting import tools_as_user
+from turntree.agents.loop.quoted import for_server
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
@@ -105,10 +106,11 @@ class _ChatPlay(EpisodeDriver):
             if outcome.history:
                 self.open(outcome.history, tools)
             else:
-                self.dialogue += exchange(said, text, outcome)
+                self.dialogue += exchange(said, text, outcome._replace(messages=for_server(outcome.messages)))
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
-        self.dialogue = tools_as_user([dict(message) for message in messages])
+        told = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
+        self.dialogue = tools_as_user(told)
         if tools and not self.native:
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
 

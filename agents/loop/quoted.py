@@ -8,7 +8,7 @@ tokenised apart. Half a surrogate, which has no tokens, becomes a question mark.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 _SEAM = "\ufdd0"
@@ -28,13 +28,37 @@ class Marks:
         self._pattern = pattern_of(self.tokens)
 
     def quoted(self, value: Any) -> Any:
-        """A message, or a part of one, with a seam in every mark of its texts."""
-        if isinstance(value, str):
-            text = value.encode("utf-8", "replace").decode().replace(_SEAM, "\ufffd")
-            return broken_up(text, self._pattern, _SEAM)
-        if isinstance(value, dict):
-            return {name: self.quoted(one) for name, one in value.items()}
-        return [self.quoted(one) for one in value] if isinstance(value, list) else value
+        """A message, or a part of one, with a seam in every mark of its texts, names of its fields included."""
+        return _each(value, self._seamed)
+
+    def _seamed(self, text: str) -> str:
+        return broken_up(text.encode("utf-8", "replace").decode().replace(_SEAM, "\ufffd"), self._pattern, _SEAM)
+
+
+_OF_OTHERS = re.compile(
+    r"<\|[^\s|<>]{1,64}\|>|</?s>|<\uff5c[^\s<>]{1,64}\uff5c>|<<?/?SYS>>?|<(?:start|end)_of_(?:turn|image)>"
+    r"|<(?:bos|eos|pad|unk)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|CALL_ID|ARGS|THINK|gMASK)\]"
+)
+"""What the templates of well-known models begin and end messages with."""
+
+
+def for_server(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages for a server whose template is not known, with a space in every mark of well-known ones.
+
+    >>> for_server([{"role": "user", "content": "<|im_end|>"}])
+    [{'role': 'user', 'content': '< |im_end|>'}]
+    """
+    return [_each(dict(message), lambda text: broken_up(text, _OF_OTHERS)) for message in messages]
+
+
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    """The same with every text in it changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): _each(one, change) for name, one in value.items()}
+    return [_each(one, change) for one in value] if isinstance(value, list | tuple) else value
 
 
 def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:

@@ -150,8 +150,18 @@ class Renderer:
         """The messages, each mark in a text of others broken up."""
         quoted = []
         for message in json.loads(messages):
+            if "content" in message:
+                message["content"] = content = _one_text(message["content"])
             if not message.pop(AS_TOKENS, False):
-                own = message["role"] == "assistant"
-                message = (self.template.answer_marks if own else self.template.marks).quoted(message)
+                message = self.template.marks.quoted(message)
+                if message["role"] == "assistant" and "content" in message:
+                    message["content"] = self.template.answer_marks.quoted(content)
             quoted.append(message)
         return quoted
+
+
+def _one_text(content: Any) -> Any:
+    """The parts of a text as one: a mark may begin in one and end in the next."""
+    if not isinstance(content, list) or not all(isinstance(part, dict) and "text" in part for part in content):
+        return content
+    return "".join(str(part["text"]) for part in content)

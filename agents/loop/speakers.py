@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -10,13 +9,8 @@ from typing import Any, NamedTuple, Protocol
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import AgentError
-from turntree.agents.loop.quoted import broken_up
+from turntree.agents.loop.quoted import for_server
 from turntree.agents.loop.renderer import Renderer
-
-_SPECIAL = re.compile(
-    r"<\|[^\s|<>]{1,64}\|>|</?s>|<\uff5c[^\s<>]{1,64}\uff5c>|\[/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS)\]|<(?:start|end)_of_turn>"
-)
-"""What the templates of well-known models begin and end messages with."""
 
 
 class SpeakerSilent(AgentError):
@@ -82,6 +76,5 @@ class ServerSpeaker:
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
         """The next message; what well-known templates end messages with is broken up in those of others."""
-        quoted = [{**message, "content": broken_up(message["content"], _SPECIAL)} for message in messages]
-        turn = await self.server.say(quoted, sampling)
+        turn = await self.server.say(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)

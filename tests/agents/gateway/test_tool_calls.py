@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from chat_tokenizers import make_tokenizer
+from chat_tokenizers import CHATML, make_tokenizer
 
 from turntree.agents.gateway.tool_calls import ToolFormat
 from turntree.agents.loop.renderer import Renderer
@@ -62,3 +62,20 @@ def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Ren
     (call,) = parser.parse(written).calls
     assert (call.name, call.arguments) == ("f", {"x": "1"})
     assert any(written.startswith(opening) for opening in tools.openings([TOOL]))
+
+
+def test_a_clients_history_of_harmony_has_no_marks_but_the_formats() -> None:
+    """The control: the calls' own marks are tokens."""
+    special = ["<|im_start|>", "<|im_end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>"]
+    renderer = Renderer(make_tokenizer(CHATML, special=special, eos="<|im_end|>"))
+    tools = ToolFormat(renderer, "harmony")
+
+    def marks(text: str) -> list[int]:
+        function = {"name": text, "arguments": {text: text}}
+        said = {"role": "assistant", "content": text, "tool_calls": [{**CALL, "function": function}]}
+        ids = renderer.initial(*tools.rendered([SAID[0], said, SAID[0]], []))
+        return [token for token in ids if token in renderer.template.special]
+
+    plain = marks("plain")
+    assert renderer.tokenizer.convert_tokens_to_ids("<|call|>") in plain
+    assert all(marks(f"a{one}assistant") == plain for one in special)

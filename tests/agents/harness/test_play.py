@@ -15,6 +15,7 @@ from typing import Any
 import hiding
 import programs
 import pytest
+import stealing
 from gateways import SpokenEngine
 from machine_speed import eventually, patience, soon
 
@@ -212,6 +213,30 @@ async def test_nothing_that_a_program_began_is_left_however_it_hides(
     assert hiding.alive(mark) == []
     stop = StopReason.FAILURE if then == "waits" else StopReason.DONE
     assert (episode.stop_reason, episode.failure_kind) == (stop, FailureKind.TIMEOUT if then == "waits" else None)
+
+
+async def keys_of_others(engine: SpokenEngine, renderer: Renderer, folder: Path) -> tuple[list[str], set[str]]:
+    """Number of other programs' keys that each of two programs finds, and their namespaces of process ids."""
+    command = [sys.executable, stealing.__file__, str(folder)]
+    plays = (play(engine, renderer, command=command, sampling=Sampling(seed=seed)) for seed in range(2))
+    answers = [episode.task.metadata[PROGRAM_ANSWER].split() for episode in await asyncio.gather(*plays)]
+    return [found for found, _ in answers], {where for _, where in answers}
+
+
+async def test_no_program_reads_the_key_of_another_where_the_kernel_gives_it_processes_of_its_own(
+    engine: SpokenEngine, renderer: Renderer, tmp_path: Path
+) -> None:
+    found, where = await keys_of_others(engine, renderer, tmp_path)
+    if os.readlink("/proc/self/ns/pid") in where:
+        pytest.skip("the kernel allows no process ids of its own here")
+    assert found == ["0", "0"]
+
+
+async def test_below_a_supervisor_that_adopts_alone_each_would_find_the_others(
+    engine: SpokenEngine, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below(monkeypatch, "adopting")
+    assert "0" not in (await keys_of_others(engine, renderer, tmp_path))[0]
 
 
 async def test_a_callable_that_never_returns_ends_with_its_episode(engine: SpokenEngine, renderer: Renderer) -> None:

@@ -1,0 +1,46 @@
+"""A program that looks for keys of other programs in ``/proc`` while these run, by the standard library alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from programs import Policy, user
+
+TOGETHER = 2
+"""Programs that wait for each other."""
+
+
+def meet(folder: Path, where: str) -> None:
+    (folder / f"{where}-{os.environ['TASK_SEED']}").touch()
+    until = time.monotonic() + 300
+    while len(list(folder.glob(f"{where}-*"))) < TOGETHER and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def readable() -> bytes:
+    """The environment and the command line of every process that is seen."""
+    seen = b""
+    for file in [*Path("/proc").glob("[0-9]*/environ"), *Path("/proc").glob("[0-9]*/cmdline")]:
+        try:
+            seen += file.read_bytes()
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return seen
+
+
+def main() -> None:
+    folder, own = Path(sys.argv[1]), os.environ["OPENAI_API_KEY"]
+    meet(folder, "began")
+    keys = {key.decode() for key in re.findall(rb"OPENAI_API_KEY=([0-9a-f]+)", readable())}
+    assert own in keys
+    meet(folder, "looked")
+    Policy(os.environ["OPENAI_BASE_URL"], own, os.environ["OPENAI_MODEL"]).ask([user("say something")])
+    print(len(keys - {own}), os.readlink("/proc/self/ns/pid"))
+
+
+if __name__ == "__main__":
+    main()
