@@ -108,7 +108,7 @@ class EvalFile:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))
                 place = (int(row["index"]), int(row["sample"]))
                 other = row["run"] != self._digest
-                given = None if other else row["episode"]
+                given: Any = None if other else row["episode"]
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
             if other:

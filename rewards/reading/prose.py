@@ -47,9 +47,7 @@ _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
 )
 _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
-_OPTION = re.compile(
-    r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII
-)
+_OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII)
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
 _REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
 _RULED_OUT = re.compile(
