@@ -30,8 +30,8 @@ def cells(out: str) -> list[list[str]]:
 def test_score_prints_a_table_by_data_set_and_writes_the_rows(turntree: Any, rows: Path) -> None:
     said = turntree("score", rows, "--reward", "answer")
     assert cells(said.out) == [
-        ["math", "2", "0.5000", "1", "1", "0", "0"],
-        ["gsm8k", "1", "1.0000", "1", "0", "0", "0"],
+        ["math", "2", "0.5000", "1", "1", "0", "0", "2"],
+        ["gsm8k", "1", "1.0000", "1", "0", "0", "0", "1"],
     ]
     written = [json.loads(line)["scored"]["reward"] for line in rows.with_name("rows.scored.jsonl").open()]
     assert written == [1.0, 0.0, 1.0]
