@@ -50,6 +50,10 @@ _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
 _OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII)
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)|\n")
 _REASON = re.compile(r"(?:,?\s+|^)(?:as|because|since)\b|(?<=\w)\s+\((?![A-Z]\))", re.IGNORECASE)
+_CORRECTED = re.compile(
+    r"\bbut\s+(?:option\s+)?\(?([A-Z])\)?\s+is\s+(?:right|correct|the\s+(?:(?:right|correct)\s+)?(?:answer|one|option))\s*$"
+)
+"""What takes back the options that were named before it."""
 _RULED_OUT = re.compile(
     r"(?:,?\s*(?:as|because|since|for|while|and)\s+|[,;:(]\s*|\.\s+)(?:options?\s+|choices?\s+)?"
     r"\(?[A-Z]\)?(?:(?:\s*,?\s*(?:and|or|&)\s*|\s*,\s*)\(?[A-Z]\)?){0,8}\s+(?:is|are|was|were|can|must)\s+(?:all\s+|both\s+|clearly\s+)?"
@@ -165,6 +169,8 @@ def last_options(text: str) -> set[str]:
         if not any(map(str.isalpha, sentence)):
             continue
         named = {match[1] or match[2] for match in _OPTION.finditer(_REASON.split(sentence)[0])}
+        if (corrected := _CORRECTED.search(sentence)) is not None:
+            named = {corrected[1]}
         bare = len(sentence.strip(" ()*.,;:?$-")) == 1
         if letters and not (named and bare):
             break

@@ -31,6 +31,7 @@ def test_a_text_without_an_answer_says_why(text: str, status: str, flagged: list
         ("It must be B, as A, C and D are wrong.", "B"),
         ("It must be B (A, C, D are wrong).", "B"),
         ("A is wrong. B is right.", "B"),
+        ("It is B. A and C are wrong.", "B"),
         ("First I took B, but C is right.", "C"),
         ("\u9009B", "B"),
     ],
