@@ -34,6 +34,7 @@ JUDGED = "turntree_judged"
 """Name of the mark of a request whose given tokens are a guess: the policy's own are drawn at their positions."""
 WORD = 1 << 64
 """Number of possible seeds."""
+_MOST_TOKENS = 1 << 31
 
 
 def request_entries(
@@ -101,7 +102,7 @@ def turn_state(entries: Mapping[str, Any] | None, prompt_ids: Sequence[int]) -> 
     """
     try:
         state = state_of(entries)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         logger.warning("a request's dialogue state cannot be read, so its prompt tokens are the key: %s", error)
         state = None
     return state or DialogueState.from_tokens(prompt_ids)
@@ -117,23 +118,40 @@ def seed_of(entries: Mapping[str, Any] | None) -> int | None:
     return None if value is None else int(value) % WORD
 
 
-def given_of(entries: Mapping[str, Any] | None) -> int:
-    """The number of tokens at the end of a request's prompt that are the first ones of its turn.
+def noise_seed(entries: Mapping[str, Any] | None) -> int | None:
+    """``seed_of`` inside an engine, whose step no request's entries may end: ``None`` if it cannot be read."""
+    try:
+        return seed_of(entries)
+    except (TypeError, ValueError, OverflowError) as error:
+        logger.warning("a request's seed is ignored, as it cannot be read: %s", error)
+        return None
 
-    Raises:
-        ValueError: If the entry is not an integer.
-    """
-    return int((entries or {}).get(GIVEN) or 0)
+
+def given_of(entries: Mapping[str, Any] | None) -> int:
+    """The number of tokens at the end of a request's prompt that are the first ones of its turn; 0 if unreadable."""
+    return _count(entries, GIVEN)
 
 
 def is_judged(entries: Mapping[str, Any] | None) -> bool:
-    """Whether a request's given tokens are a guess to be judged."""
-    return bool((entries or {}).get(JUDGED))
+    """Whether a request's given tokens, at least one, are a guess to be judged."""
+    return bool((entries or {}).get(JUDGED)) and given_of(entries) > 0
 
 
 def judged_most(entries: Mapping[str, Any] | None) -> int:
-    """The greatest length of a judged request's turn."""
-    return int((entries or {}).get(MOST) or 0)
+    """The greatest length of a judged request's turn; 0 if unreadable."""
+    return _count(entries, MOST)
+
+
+def _count(entries: Mapping[str, Any] | None, name: str) -> int:
+    value = (entries or {}).get(name) or 0
+    try:
+        count = int(value)
+    except (TypeError, ValueError, OverflowError):
+        count = -1
+    if not 0 <= count < _MOST_TOKENS:
+        logger.warning("a request's entry %s is ignored, as it is no number of tokens: %.60r", name, value)
+        return 0
+    return count
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:

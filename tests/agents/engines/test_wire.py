@@ -7,9 +7,26 @@ import numpy as np
 import pytest
 from tables import table
 
-from turntree.agents.engines.request_wire import DRAFT, SEED, draft_of, flat, request_entries, seed_of, state_of
+from turntree.agents.engines.request_wire import (
+    DRAFT,
+    GIVEN,
+    JUDGED,
+    MOST,
+    SEED,
+    draft_of,
+    flat,
+    given_of,
+    guess_of,
+    is_judged,
+    judged_most,
+    noise_seed,
+    request_entries,
+    seed_of,
+    state_of,
+    turn_state,
+)
 from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_seed
-from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential
 
@@ -35,6 +52,20 @@ def test_what_is_sent_beside_a_request_is_read_at_the_other_end(make: Any, over_
         entries = json.loads(json.dumps(flat(entries)))
         assert all(isinstance(value, str | int) for value in entries.values())
     assert (state_of(entries), seed_of(entries), draft_of(entries)) == (STATE, 2**63 + 1, [4, 5])
+
+
+@pytest.mark.parametrize("junk", ["x", "1e9", -1, 2**63, 1e400, float("nan"), [1], {"a": 1}, "[" * 100_000, [[1]]])
+def test_no_entry_of_a_stranger_raises_inside_an_engine(junk: Any) -> None:
+    """Control: what a front end refuses does raise there."""
+    entries = dict.fromkeys((KEY, SEED, DRAFT, GIVEN, MOST), junk) | {JUDGED: True}
+    assert (given_of(entries), judged_most(entries), is_judged(entries)) == (0, 0, False)
+    assert turn_state(entries, [1, 2]) == DialogueState.from_tokens([1, 2])
+    assert guess_of(entries, 9) in ([], [1])
+    seed = noise_seed(entries)
+    assert seed is None or 0 <= seed < 2**64
+    if seed is None:
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            seed_of(entries)
 
 
 @pytest.mark.parametrize("entries", [None, {}, {"max_thinking": 3}, request_entries()])

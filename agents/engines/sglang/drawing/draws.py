@@ -28,7 +28,7 @@ from torch import Tensor
 
 from turntree.agents.engines.drafting.race import race, race_of_logits
 from turntree.agents.engines.drafting.transforms import Transforms, transform
-from turntree.agents.engines.request_wire import given_of, is_judged, seed_of
+from turntree.agents.engines.request_wire import given_of, is_judged, noise_seed
 from turntree.agents.engines.sglang.wire import is_ours, shifted_seed
 
 
@@ -46,7 +46,7 @@ class Noise(NamedTuple):
     def of(cls, request: Any) -> Noise:
         """The noise of SGLang's request; noise is keyed by the position in the turn, SGLang counts in the context."""
         entries = request.sampling_params.custom_params
-        seed = seed_of(entries)
+        seed = noise_seed(entries)
         before = len(request.origin_input_ids) - given_of(entries) - 1
         return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before), is_judged(entries))
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turntree.agents.engines.request_wire import given_of, seed_of
+from turntree.agents.engines.request_wire import given_of, noise_seed
 
 GREEDY = 1e-5
 """Temperature below which vLLM takes the most probable token."""
@@ -113,7 +113,7 @@ def _drawn(parameters: Any) -> _Drawn:
         return _Drawn(parameters, None, 0, 0.0, False)
     entries: Mapping[str, Any] | None = parameters.extra_args
     greedy = parameters.temperature < GREEDY
-    seed = None if greedy else seed_of(entries)
+    seed = None if greedy else noise_seed(entries)
     changed = parameters.min_p or parameters.min_tokens or parameters.logit_bias
     untouched = (greedy or seed is not None) and not changed
     return _Drawn(parameters, seed, given_of(entries), parameters.temperature, untouched)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.request_wire import given_of, is_judged, seed_of
+from turntree.agents.engines.request_wire import given_of, is_judged, noise_seed
 from turntree.agents.engines.vllm.drawing.seeded_draws import constrained, draw
 
 _MARK = "turntree_judged_prompts"
@@ -84,7 +84,7 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
         begin = int(runner.query_start_loc.np[row]) - start
         logits = runner.model.compute_logits(hidden[begin + first : begin + last])
         places = slice(first - (prompt - given - 1), last - (prompt - given - 1))
-        tokens, logprobs = _draws(logits, request.sampling_params, seed_of(entries) or 0, places)
+        tokens, logprobs = _draws(logits, request.sampling_params, noise_seed(entries) or 0, places)
         drawn.logprob_token_ids[places, 0] = tokens.to("cpu", drawn.logprob_token_ids.dtype)
         drawn.logprobs[places, 0] = logprobs.to("cpu", drawn.logprobs.dtype)
         drawn.selected_token_ranks[places] = 0
