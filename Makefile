@@ -52,7 +52,7 @@ test-vllm:  # what is marked "once" runs with the first version alone
 	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/agents/gateway tests/examples) \
 	  || exit 1; which="vllm and not once"; done
 
-SGLANG_FILES := $(shell grep -rl "mark.sglang" tests --include=test_*.py)
+SGLANG_FILES := $(shell grep -rlE "mark.sglang|pytest.mark, engine" tests --include=test_*.py)
 # A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
 # SGLang kills that process, and what pytest had caught of the reason with it.
 test-sglang:
