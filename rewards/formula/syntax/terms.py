@@ -29,6 +29,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.tokens import Token
+from turntree.rewards.formula.syntax.walk import free_variables
 
 MINUS_ONE = Num(Fraction(-1))
 HALF = Num(Fraction(1, 2))
@@ -175,6 +176,9 @@ class Terms(Cursor):
                 if token.kind == "num" and isinstance(factors[-1], Num):
                     factors = [self._mixed(factors)]
                     continue
+                named = isinstance(factors[-1], Const | Quantity)
+                if token.kind == "num" and token.spaced and not named and not free_variables(factors[-1]):
+                    raise Malformed("two numbers side by side")
                 whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
                 place = self.place
                 factor = self.factor()
@@ -184,6 +188,8 @@ class Terms(Cursor):
                     return factors[0] if len(factors) == 1 else Mul(tuple(factors))
                 value = factor.value if isinstance(factor, Quantity) else factor
                 if whole and _is_part(value) and first.value is not None and first.value.denominator == 1:
+                    if first.value == 0:
+                        raise Malformed("a mixed number without a whole part")
                     mixed = Add((factors[0], value))
                     factors = [Quantity(mixed, factor.unit) if isinstance(factor, Quantity) else mixed]
                 else:
