@@ -90,18 +90,20 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
     for name in read:
         if isinstance(name, Mapping | list | tuple):
             keep_apart(out, name.values() if isinstance(name, Mapping) else name, folders=folders)
-        elif isinstance(name, Path) or (isinstance(name, str) and _status(name) is not None):
-            path, found = Path(name).expanduser(), _status(name)
-            folder = found is not None and stat.S_ISDIR(found.st_mode)
-            if folder and not folders:
-                continue
-            same = not folder and out.resolve() == path.resolve()
-            if there is not None and stat.S_ISREG(there.st_mode):
-                inside = [_status(one) for one in path.iterdir()] if folder else [found]
-                same |= any(one is not None and os.path.samestat(there, one) for one in inside)
-                same |= folder and out.resolve().is_relative_to(path.resolve())
-            if same:
-                raise UsageError(f"{out} is a file that is read, and would be lost; name another one to write")
+            continue
+        found = _status(name) if isinstance(name, str | Path) else None
+        if found is None and not isinstance(name, Path):
+            continue
+        path, folder = Path(name).expanduser(), found is not None and stat.S_ISDIR(found.st_mode)
+        if folder and not folders:
+            continue
+        same = not folder and out.resolve() == path.resolve()
+        if there is not None and stat.S_ISREG(there.st_mode):
+            inside = [_status(one) for one in path.iterdir()] if folder else [found]
+            same |= any(one is not None and os.path.samestat(there, one) for one in inside)
+            same |= folder and out.resolve().is_relative_to(path.resolve())
+        if same:
+            raise UsageError(f"{out} is a file that is read, and would be lost; name another one to write")
 
 
 def _status(name: str | Path) -> os.stat_result | None:

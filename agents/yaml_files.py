@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from turntree.agents.errors import UsageError
-from turntree.envs.data.json_files import read_bytes, read_text
+from turntree.envs.data.json_files import read_text
 
 _MOST_BYTES = 1 << 20
 _MOST_VALUES = 50_000
@@ -28,9 +28,8 @@ def read_yaml(path: Path) -> Any:
         UsageError: If it is no YAML within the bounds; the message names file and line.
         OSError: If it cannot be read.
     """
-    read_bytes(path, most=_MOST_BYTES)
     try:
-        text = read_text(path)
+        text = read_text(path, most=_MOST_BYTES)
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no YAML file: {error}") from error
     return parse_yaml(text, str(path))

@@ -12,10 +12,8 @@ import typer
 
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-ToolFormatOption = Annotated[
-    str | None,
-    typer.Option(help="How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."),
-]
+TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."
+ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]

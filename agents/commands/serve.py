@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from turntree.agents.commands.envs import TOOL_FORMATS
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 
 EngineArgsOption = Annotated[
@@ -71,9 +72,7 @@ def serve_command(
     ] = None,
     max_body: Annotated[int, typer.Option(min=1, help="Largest body of a request, bytes.")] = 1 << 20,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of an answer.")] = 600.0,
-    tool_format: Annotated[
-        str, typer.Option(help="How the policy writes tool calls: hermes, qwen, llama3_json, compact, tags, harmony.")
-    ] = "hermes",
+    tool_format: Annotated[str, typer.Option(help=TOOL_FORMATS)] = "hermes",
     template: TemplateOption = None,
     max_thinking_tokens: ThinkingOption = None,
     record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None,

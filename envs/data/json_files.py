@@ -99,14 +99,14 @@ def read_json(path: Path) -> Any:
     return parse_json(data.decode(json.detect_encoding(data), "surrogatepass"))
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
     """A text, without its byte order mark.
 
     Raises:
-        OSError: If it cannot be read.
+        OSError: If it cannot be read, or has more than ``most`` bytes.
         UnicodeDecodeError: If it is neither UTF-8 nor has a mark of another encoding.
     """
-    data = read_bytes(path)
+    data = read_bytes(path, most=most)
     marked = data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"))
     return data.decode(json.detect_encoding(data) if marked else "utf-8")
 

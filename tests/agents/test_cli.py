@@ -61,7 +61,8 @@ def test_the_version_is_that_of_the_package(turntree: Any) -> None:
 
 
 def test_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
-    assert not [name for name in _PARSERS if name not in turntree("eval", "--help").out]
+    for command in ("eval", "serve"):
+        assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:

@@ -94,6 +94,7 @@ class TurntreeServer:
             self.engine.config.slots - self.engine.config.max_batch,
         )
         self._life = ServerLife(replica_rank)
+        store = self.engine.forest
         self._turns = TurnServer(
             self.engine,
             run,
@@ -101,8 +102,8 @@ class TurntreeServer:
             seed=config.seed + replica_rank,
             vocabulary=self.engine.vocabulary,
             max_context=engine_config.max_context,
-            tokenizer=tokenizer_hash(path),
-            store=self.engine.forest,
+            tokenizer=tokenizer_hash(path) if store is None else store.config.tokenizer,
+            store=store,
             exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,
         )

@@ -161,14 +161,14 @@ class Terms(Cursor):
         while True:
             token = self.next
             if self.place >= len(self.tokens):
-                return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                return _product(factors)
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
             elif self.at(*OPERATIONS):
-                left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                left = _product(factors)
                 factors = [Applied(self.take().text, (left, self.factor()))]
             elif self.accept("bmod"):
-                left = factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                left = _product(factors)
                 factors = [Call("mod", (left, self.factor()))]
             elif self.accept("/", "div"):
                 factors.append(Pow(self._divisor(), MINUS_ONE))
@@ -185,7 +185,7 @@ class Terms(Cursor):
                 if isinstance(factor, Rel):  # a condition in brackets
                     self.bracketed_at[place] = (factor, self.place)
                     self.place = place
-                    return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                    return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 if whole and _is_part(value) and first.value is not None and first.value.denominator == 1:
                     if first.value == 0:
@@ -195,7 +195,7 @@ class Terms(Cursor):
                 else:
                     factors.append(factor)
             else:
-                return factors[0] if len(factors) == 1 else Mul(tuple(factors))
+                return _product(factors)
 
     def _mixed(self, factors: list[Node]) -> Node:
         """A number after a number: ``2 1/3`` is a mixed number, anything else is not a value."""
@@ -453,6 +453,10 @@ def negated(node: Node) -> Node:
     if isinstance(node, Quantity):
         return Quantity(negated(node.value), node.unit)
     return Mul((MINUS_ONE, node))
+
+
+def _product(factors: list[Node]) -> Node:
+    return factors[0] if len(factors) == 1 else Mul(tuple(factors))
 
 
 def _is_part(node: Node) -> bool:
