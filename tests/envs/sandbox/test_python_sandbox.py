@@ -67,7 +67,8 @@ def test_installed_packages_can_be_imported_or_not() -> None:
 
 @pytest.mark.parametrize("code", table(__file__, "scripts"))
 def test_code_runs_as_a_script_does(sandbox: PythonSandbox, code: str) -> None:
-    script = python("-c", code, timeout=patience(30))
+    # Whoever starts the tests in the background has SIGINT ignored, and what they start would inherit it.
+    script = python("-c", code, timeout=patience(30), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     result = sandbox.run(code)
     assert (result.ok, result.stdout) == (script.returncode == 0, script.stdout), result.to_text()
 
