@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from turntree.agents.episodes.record import EpisodeWriter, read_episodes, read_records
     from turntree.agents.episodes.token_view import TokenView
     from turntree.agents.evaluation.evaluate import Evaluation, evaluate
+    from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+    from turntree.agents.guesses.prefix_reuse import PrefixReuse
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.loop.rollout import rollout
-    from turntree.agents.reuse.prefix_reuse import PrefixReuse
-    from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
     from turntree.agents.scoring.judging import judge_episodes
     from turntree.agents.scoring.policy_sample import policy_sample
     from turntree.agents.scoring.scorer import Scored, Scorer
@@ -62,10 +62,10 @@ _MODULES = {
     "Evaluation": "evaluation.evaluate",
     "FinishReason": "engines.protocol",
     "Monitors": "engines.monitors",
-    "PrefixReuse": "reuse.prefix_reuse",
+    "PrefixReuse": "guesses.prefix_reuse",
     "Renderer": "loop.renderer",
-    "ReuseConfig": "reuse.reuse_config",
-    "ReuseMode": "reuse.reuse_config",
+    "ReuseConfig": "guesses.config",
+    "ReuseMode": "guesses.config",
     "Sampling": "engines.protocol",
     "Scored": "scoring.scorer",
     "Scorer": "scoring.scorer",

@@ -23,8 +23,8 @@ from scipy.stats import chi2, ncx2
 from stored_turn_laws import lenient_formula
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, law
 

@@ -15,8 +15,8 @@ from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.monitors import Monitors
 from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 
 WAYS: dict[str, tuple[bool, ReuseMode]] = {
     "none": (False, ReuseMode.NONE),

@@ -13,8 +13,8 @@ from engine_rows import HOW, MODELS, SIZE, policy, sample
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.protocol import Completion, TurnRequest
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.precomputed import RunAhead
 from turntree.spec_tree import SpecForest
 
 MOVED = 0.001

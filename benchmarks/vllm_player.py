@@ -12,10 +12,10 @@ from turntree.agents.engines.protocol import DraftStats, Engine, Sampling, deriv
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.agents.verl.episodes.dataset import make_env
 
 WAYS: dict[str, dict[str, Any] | None] = {

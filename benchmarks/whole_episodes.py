@@ -35,11 +35,11 @@ from vllm_policy import ENV_KWARGS, snapshots
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.envs import Limits, Message, Reply, Role
 from turntree.envs.math.arithmetic import Arithmetic
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from turntree.agents import PrefixReuse, Renderer, ReuseConfig, Sampling, evaluate
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.guesses.config import ReuseMode
 from turntree.envs import Limits, make
 
 WAYS = {

@@ -10,8 +10,8 @@ from benchmark_modules import benchmark_module
 from tabled_engine import TabledEngine
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.reuse import turn_verification
-from turntree.agents.reuse.turn_verification import verify
+from turntree.agents.guesses import turn_verification
+from turntree.agents.guesses.turn_verification import verify
 from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.verify import prefix, ratio_accept
 

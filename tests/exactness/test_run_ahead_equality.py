@@ -11,9 +11,9 @@ from plain_decoding import plain_tokens
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
-from turntree.agents.reuse.turn_storage import storage_key
+from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.turn_storage import storage_key
 from turntree.spec_tree import SpecForest
 
 PROMPTS = [(1, 2, 3 + number) for number in range(6)]

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from turntree.agents.reuse import run_ahead_arrays
-from turntree.agents.reuse.run_ahead_stock import RunAheadStock
+from turntree.agents.guesses import stock_arrays
+from turntree.agents.guesses.precomputed_stock import RunAheadStock
 from turntree.spec_tree import DamagedForest, DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.array_file import ArrayFile, DamagedFile, read_array_file, read_regular
 from turntree.spec_tree.exchange.turn_batch import DamagedBatch, TurnBatch
@@ -70,7 +70,7 @@ def whole(kind: str) -> bytes:
         for number in range(8):
             stock.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
             stock.show(number)
-        np.savez(file, **run_ahead_arrays.stock_arrays(stock))
+        np.savez(file, **stock_arrays.stock_arrays(stock))
     return file.getvalue()
 
 
@@ -109,8 +109,8 @@ def read_ledger(path: Path) -> None:
 
 
 def read_stock(path: Path) -> None:
-    arrays = read_array_file(path, run_ahead_arrays.KINDS, most=1 << 30)
-    run_ahead_arrays.stock_of_arrays(arrays, max_tokens=100).close_step(4)
+    arrays = read_array_file(path, stock_arrays.KINDS, most=1 << 30)
+    stock_arrays.stock_of_arrays(arrays, max_tokens=100).close_step(4)
 
 
 class Kind(NamedTuple):
@@ -257,7 +257,7 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
         if kind == "ledger":
             ledger_arrays.fill_ledger(Ledger(max_tokens=100), arrays)
         else:
-            run_ahead_arrays.stock_of_arrays(arrays, max_tokens=100)
+            stock_arrays.stock_of_arrays(arrays, max_tokens=100)
 
     monkeypatch.setitem(KINDS, kind, Kind(unbounded, (ValueError,)))
     with pytest.raises(AssertionError, match="of seed 1"):

@@ -20,8 +20,8 @@ from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine, TurnRequest
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, law
 

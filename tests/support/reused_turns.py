@@ -10,8 +10,8 @@ import numpy as np
 from tabled_engine import Law, TabledEngine
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.reuse.prefix_reuse import PrefixReuse, ReuseStats
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse, ReuseStats
 from turntree.spec_tree.rules.ledger import LedgerStats
 
 EXACT = ReuseConfig(mode=ReuseMode.EXACT)

@@ -13,9 +13,9 @@ from machine_speed import patience, soon
 from policy_law import PolicyLaw
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
-from turntree.agents.reuse.run_ahead_slots import IdleSlots
+from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.guesses.precomputed import RunAhead
 
 SEEDS = range(700, 706)
 LENGTH = 40

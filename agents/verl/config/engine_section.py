@@ -11,7 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 from turntree.agents.verl.names import replica_count

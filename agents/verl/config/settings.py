@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.reuse.coupled_turns import ValidationConfig
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
 from turntree.agents.scoring.scorer import Scorer
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, from_mapping

@@ -18,11 +18,11 @@ from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnR
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
-from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings

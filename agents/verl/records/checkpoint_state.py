@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.errors import AgentError
-from turntree.agents.reuse import run_ahead_arrays
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.run_ahead import RunAhead
+from turntree.agents.guesses import stock_arrays
+from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.array_file import open_regular, read_array_file, read_regular
 from turntree.spec_tree.rules import ledger_arrays
@@ -99,7 +99,7 @@ class ServerState:
         if self._reuse is not None:
             found[_LEDGER] = ledger_arrays.ledger_arrays(self._reuse.ledger)
         if self._ahead is not None:
-            found[_AHEAD] = run_ahead_arrays.stock_arrays(self._ahead.stock)
+            found[_AHEAD] = stock_arrays.stock_arrays(self._ahead.stock)
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
@@ -149,8 +149,8 @@ class ServerState:
                 ledger_arrays.fill_ledger(self._reuse.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
-                arrays = self._known(read_array_file(folder / _AHEAD, run_ahead_arrays.KINDS, most=_MOST))
-                self._ahead.stock = run_ahead_arrays.stock_of_arrays(arrays, max_tokens=room)
+                arrays = self._known(read_array_file(folder / _AHEAD, stock_arrays.KINDS, most=_MOST))
+                self._ahead.stock = stock_arrays.stock_of_arrays(arrays, max_tokens=room)
         except ValueError as error:  # those of damaged files are
             raise _damaged(folder, str(error)) from error
 

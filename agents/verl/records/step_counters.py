@@ -12,8 +12,8 @@ from turntree.agents.verl.records.recording import RunFolder, append_line, save_
 
 if TYPE_CHECKING:
     from turntree.agents.engines.monitors import Monitors
-    from turntree.agents.reuse.prefix_reuse import PrefixReuse
-    from turntree.agents.reuse.run_ahead import RunAhead
+    from turntree.agents.guesses.precomputed import RunAhead
+    from turntree.agents.guesses.prefix_reuse import PrefixReuse
     from turntree.spec_tree.exchange.exchange import SwapCounts
 
 

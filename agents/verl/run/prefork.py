@@ -42,10 +42,10 @@ PRELOADED = (
     "zmq",
     "hydra",
     "turntree.agents.engines.local.engine",
-    "turntree.agents.reuse.prefix_reuse",
+    "turntree.agents.guesses.prefix_reuse",
     "turntree.agents.loop.renderer",
     "turntree.agents.loop.rollout",
-    "turntree.agents.reuse.run_ahead",
+    "turntree.agents.guesses.precomputed",
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )

@@ -20,7 +20,7 @@ from turntree.agents.engines.protocol import Completion, DraftStats, Engine, Tur
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.turns import VllmTurns
-from turntree.agents.reuse.run_ahead_slots import IdleSlots
+from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica

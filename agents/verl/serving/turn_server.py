@@ -17,10 +17,10 @@ from typing import Any, Protocol, cast
 
 from turntree.agents.engines.monitors import Monitors
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, ScoringEngine, TurnRequest
-from turntree.agents.reuse.coupled_turns import CoupledTurns
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseMode
-from turntree.agents.reuse.run_ahead import AheadEngine, RunAhead
+from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.guesses.last_validation import CoupledTurns
+from turntree.agents.guesses.precomputed import AheadEngine, RunAhead
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters

@@ -14,9 +14,9 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 
 SAMPLING = Sampling(temperature=0.7)

@@ -15,7 +15,7 @@ from machine_speed import eventually, patience
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl import launch
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError, plain

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from tables import table
 from tiny_llama import save_chat_llama
 
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl.config.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings

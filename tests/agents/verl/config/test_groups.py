@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tables import table
 
-from turntree.agents.reuse.reuse_config import ReuseMode
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl.config.compose import Composition
 from turntree.agents.verl.config.groups import GROUPS, Incompatible, compose_options, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError

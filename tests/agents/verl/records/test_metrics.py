@@ -8,8 +8,8 @@ import pytest
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
-from turntree.agents.reuse.prefix_reuse import ReuseStats
-from turntree.agents.reuse.run_ahead import RunAheadStats
+from turntree.agents.guesses.precomputed import RunAheadStats
+from turntree.agents.guesses.prefix_reuse import ReuseStats
 from turntree.agents.verl.records.metrics import (
     EPISODE,
     METRICS,

@@ -14,10 +14,9 @@ from ray.exceptions import RayActorError
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.guesses.config import ReuseConfig, RunAheadConfig
+from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
 from turntree.agents.verl.serving.checkpoint import StoreCheckpoint
 from turntree.spec_tree import DialogueState, SpecForest

@@ -9,8 +9,7 @@ from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
-from turntree.agents.reuse.coupled_turns import ValidationConfig
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import TurnServer
 from turntree.spec_tree import DialogueState

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from turntree.agents.reuse.run_ahead_arrays import stock_arrays, stock_of_arrays
-from turntree.agents.reuse.run_ahead_stock import RunAheadStock
+from turntree.agents.guesses.precomputed_stock import RunAheadStock
+from turntree.agents.guesses.stock_arrays import stock_arrays, stock_of_arrays
 
 
 def stock(max_tokens: int = 100) -> RunAheadStock:

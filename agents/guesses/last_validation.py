@@ -11,29 +11,13 @@ alone. The policy is never trained on it, so the turns are unbiased.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.spec_tree.rules.level import Level
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationConfig:
-    """Section ``turntree.validation`` of a training configuration."""
-
-    coupled: bool = False
-    """Use the same noise at every validation, so that each replays the last one."""
-    max_tokens: int = 1_000_000
-    """Most tokens that a replica holds of the last validation, 4 bytes each; further turns are sampled anew."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.coupled, bool):
-            raise ValueError(f"coupled must be true or false, got {self.coupled!r}")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}; coupled=false holds none")
 
 
 class CoupledTurns:

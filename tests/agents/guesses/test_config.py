@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tables import table
 
-from turntree.agents.reuse.reuse_config import PRESETS, ReuseConfig, ReuseMode
+from turntree.agents.guesses.config import PRESETS, ReuseConfig, ReuseMode
 
 
 def test_nothing_is_reused_until_it_is_asked_for() -> None:

@@ -9,10 +9,9 @@ from machine_speed import patience
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.reuse.prefix_reuse import PrefixReuse
-from turntree.agents.reuse.reuse_config import ReuseConfig
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
+from turntree.agents.guesses.config import ReuseConfig, RunAheadConfig
+from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
 
 PROMPT = (1, 2)
 

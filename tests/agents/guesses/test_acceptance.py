@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from stored_turns import stored_turn
 
 from turntree.agents.engines.protocol import TopLogprobs
-from turntree.agents.reuse.acceptance import KnownLaw, behaviour_of, redraw_known, redraw_wider
+from turntree.agents.guesses.acceptance import KnownLaw, behaviour_of, redraw_known, redraw_wider
 from turntree.spec_tree.rules.ledger import StoredTurn
 from turntree.spec_tree.rules.top_law import OTHER
 from turntree.spec_tree.rules.verify import behaviour, residual

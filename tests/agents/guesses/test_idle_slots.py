@@ -11,9 +11,9 @@ import pytest
 from turntree.agents.engines.precomputed import PrecomputedRequests
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.vllm.turns import VllmTurns
-from turntree.agents.reuse.run_ahead import RunAhead
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
-from turntree.agents.reuse.run_ahead_slots import IdleSlots
+from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.guesses.precomputed import RunAhead
 
 
 class HeldEngine:

@@ -22,9 +22,9 @@ from itertools import takewhile
 from typing import Protocol
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
-from turntree.agents.reuse.run_ahead_config import RunAheadConfig
-from turntree.agents.reuse.run_ahead_stock import RunAheadStock
-from turntree.agents.reuse.turn_storage import storage_key
+from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.precomputed_stock import RunAheadStock
+from turntree.agents.guesses.turn_storage import storage_key
 from turntree.spec_tree.rules.level import Level
 
 

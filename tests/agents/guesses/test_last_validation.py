@@ -12,7 +12,8 @@ from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.local import LocalEngine
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.reuse.coupled_turns import CoupledTurns, ValidationConfig
+from turntree.agents.guesses.config import ValidationConfig
+from turntree.agents.guesses.last_validation import CoupledTurns
 
 PROMPT = (3, 1, 4, 1, 5)
 SAMPLING = Sampling(max_tokens=12, stop_token_ids=(31,))

@@ -46,11 +46,11 @@ from turntree.agents.engines.protocol import (
     derive_seed,
 )
 from turntree.agents.engines.splice import join, narrowed
-from turntree.agents.reuse.early_passes import EarlyPasses
-from turntree.agents.reuse.foresight import Foresight
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
-from turntree.agents.reuse.turn_storage import offer, storage_key, stored_turn, within
-from turntree.agents.reuse.turn_verification import verify
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
+from turntree.agents.guesses.early_passes import EarlyPasses
+from turntree.agents.guesses.foresight import Foresight
+from turntree.agents.guesses.turn_storage import offer, storage_key, stored_turn, within
+from turntree.agents.guesses.turn_verification import verify
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, Ticket
 from turntree.spec_tree.rules.level import Level, worst_level

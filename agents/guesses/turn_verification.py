@@ -22,7 +22,7 @@ from turntree.agents.engines.protocol import (
     ScoringEngine,
     TopLogprobs,
 )
-from turntree.agents.reuse.acceptance import (
+from turntree.agents.guesses.acceptance import (
     KnownLaw,
     behaviour_of,
     kept_tokens,

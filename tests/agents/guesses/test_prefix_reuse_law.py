@@ -14,9 +14,9 @@ from tabled_engine import Law, random_policy
 
 from turntree.agents.engines.monitors import ALARM, Monitors
 from turntree.agents.engines.protocol import Completion
-from turntree.agents.reuse import turn_verification
-from turntree.agents.reuse.acceptance import KnownLaw, Redraw
-from turntree.agents.reuse.reuse_config import ReuseConfig, ReuseMode
+from turntree.agents.guesses import turn_verification
+from turntree.agents.guesses.acceptance import KnownLaw, Redraw
+from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.ledger import Ledger, Ticket
 from turntree.spec_tree.rules.verify import behaviour
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from turntree.agents.reuse.run_ahead_stock import RunAheadStock
+from turntree.agents.guesses.precomputed_stock import RunAheadStock
 from turntree.spec_tree.rules.ledger_arrays import array_keys, keys_array
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 

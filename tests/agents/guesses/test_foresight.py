@@ -9,9 +9,9 @@ from reused_turns import EXACT, LENIENT, REPLAY, TURN, Reused, after_prompt
 from tabled_engine import random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
-from turntree.agents.reuse.early_passes import EarlyPasses
-from turntree.agents.reuse.foresight import Foresight
-from turntree.agents.reuse.reuse_config import ReuseConfig
+from turntree.agents.guesses.config import ReuseConfig
+from turntree.agents.guesses.early_passes import EarlyPasses
+from turntree.agents.guesses.foresight import Foresight
 from turntree.spec_tree import DialogueState
 
 TURNS = 5

@@ -10,9 +10,9 @@ from tabled_engine import Law, TabledEngine, random_policy
 from tables import table
 
 from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine, TurnRequest
-from turntree.agents.reuse import prefix_reuse
-from turntree.agents.reuse.reuse_config import ReuseConfig
-from turntree.agents.reuse.turn_verification import Verification
+from turntree.agents.guesses import prefix_reuse
+from turntree.agents.guesses.config import ReuseConfig
+from turntree.agents.guesses.turn_verification import Verification
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.ledger import Ledger
 

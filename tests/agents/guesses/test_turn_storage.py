@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TopLogprobs
-from turntree.agents.reuse.turn_storage import offer, stored_turn, within
+from turntree.agents.guesses.turn_storage import offer, stored_turn, within
 from turntree.spec_tree import DialogueState
 
 SAMPLING = Sampling(max_tokens=4)
