@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.engines.precomputed import PrecomputedRequests
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.vllm.turns import VllmTurns
 from turntree.agents.guesses.config import RunAheadConfig
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.engines.served.precomputed import PrecomputedRequests
+from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.vllm.dialect import VllmDialect
 
 
 class HeldEngine:
@@ -140,25 +141,22 @@ async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> N
     assert [turn.finish_reason for turn in await asyncio.gather(*tasks)] == ["abort"] * 3
 
 
-class Without(VllmTurns):
+class Without(ServedTurns):
     """An engine that does not schedule by priority."""
 
     async def _ask(self, *args: Any) -> Any:
         raise AssertionError("nothing is asked")
 
-    async def _draft_stats(self, *args: Any) -> Any:
-        raise AssertionError
-
 
 async def test_an_engine_without_priorities_refuses_to_precompute_and_names_what_it_lacks() -> None:
-    engine = Without(max_context=64, vocabulary=8, draft_tokens=0)
+    engine = Without(VllmDialect(speculates=False), max_context=64, vocabulary=8)
     with pytest.raises(ValueError, match=r"for step 2 .* start it with scheduling_policy=priority"):
         await engine.generate(TurnRequest((1,), Sampling(), ahead_for=2))
 
 
 class Noting(PrecomputedRequests):
     def __init__(self) -> None:
-        super().__init__(priorities=True)
+        super().__init__(priorities=True, setting="")
         self.aborted: list[list[str]] = []
 
     async def _abort(self, names: Any) -> None:
