@@ -19,8 +19,13 @@ python=${PYTHON:-python3}
 extra=$(sed -n '1s/^# extra: //p' "$pins")
 over=$(sed -n '1s/^# over: //p' "$pins")
 [ -n "$extra$over" ] || { echo "the first line of $pins must be '# extra: NAME' or '# over: NAME'" >&2; exit 2; }
-wanted=$("$python" -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]
-print(p["dependencies"], p["optional-dependencies"])')
+wanted=$(EXTRA=$extra "$python" -c 'import os, re, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = [os.environ["EXTRA"]]
+for one in extras:  # and those that it names
+    found = re.findall(r"turntree\[([^]]*)\]", str(project["optional-dependencies"].get(one)))
+    extras += [name for name in ",".join(found).split(",") if name and name not in extras]
+print(project["dependencies"], [(one, project["optional-dependencies"].get(one)) for one in sorted(extras)])')
 below=; [ -z "$over" ] || below=$(dirname "$(dirname "$("$0" ${dry:+-n} "$over")")")
 key=$( { "$python" -VV; uname -m; cat "$pins"; echo "${below:-$wanted}"; } | sha256sum | cut -c1-16)
 cache=${TURNTREE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/turntree}/venvs

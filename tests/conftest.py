@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+from containers import busybox_image  # noqa: F401
 from cpu_seconds import pytest_runtest_logstart  # noqa: F401
 from log_tails import pytest_runtest_makereport, where_logs_lie  # noqa: F401
 

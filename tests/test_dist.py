@@ -57,6 +57,15 @@ def test_wheel_and_sdist_have_every_file_and_no_other(dist: Path) -> None:
     assert shipped() | {"pyproject.toml", "README.md", "LICENSE"} <= inside
 
 
+def test_every_place_that_names_the_version_names_the_same() -> None:
+    named = {
+        "CITATION.cff": f"\nversion: {VERSION}\n",
+        "CHANGELOG.md": f"\n## [{VERSION}] - ",
+        "docs/index.md": f"dist/turntree-{VERSION}-py3-none-any.whl",
+    }
+    assert [name for name, text in named.items() if text not in (ROOT / name).read_text()] == []
+
+
 def installed(dist: Path, folder: Path, extra: str = "") -> Path:
     """The programs of a new environment that has the wheel, with one extra or none, and nothing else."""
     venv.create(folder, with_pip=False)

@@ -69,7 +69,7 @@ class DockerSandbox:
             )
         except OSError as error:
             raise SandboxError(f"cannot run {self.docker!r}: {error}; install Docker or use PythonSandbox") from error
-        out, err = _Head(process.stdout, self.limits.output_bytes), _Head(process.stderr, self.limits.output_bytes)
+        out, err = Head(process.stdout, self.limits.output_bytes), Head(process.stderr, self.limits.output_bytes)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.write(code.encode())
@@ -106,28 +106,33 @@ class DockerSandbox:
         return exit_code
 
 
-class _Head(threading.Thread):
-    """Reads a stream to its end and keeps the beginning."""
+class Head(threading.Thread):
+    """Reads a stream to its end and keeps the beginning, and the end where ``tail`` says how much of it."""
 
-    def __init__(self, stream: IO[bytes] | None, limit: int) -> None:
+    def __init__(self, stream: IO[bytes] | None, limit: int, *, tail: int = 0) -> None:
         super().__init__(daemon=True)
         assert stream is not None
-        self._stream = stream
-        self._limit = limit
-        self._kept = bytearray()
+        self._stream, self._limit, self._last = stream, limit, tail
+        self._kept, self._end = bytearray(), bytearray()
         self.dropped = 0
         self.start()
 
     def run(self) -> None:
+        """Read."""
         with self._stream as stream:
             while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
                 room = max(0, self._limit - len(self._kept))
                 self._kept += data[:room]
-                self.dropped += max(0, len(data) - room)
+                self._end += data[room:]
+                over = max(0, len(self._end) - self._last)
+                self.dropped += over
+                del self._end[:over]
 
     @property
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        """What is kept so far."""
+        left_out = f"\n[... {self.dropped} bytes ...]\n".encode() if self.dropped and self._last else b""
+        return (self._kept + left_out + self._end).decode("utf-8", "replace")
 
 
 def _status(exit_code: int) -> CodeStatus:
