@@ -42,7 +42,7 @@ test-fast-others:
 test-cpu: test-trainings test-fast
 
 test-site:
-	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m site $(or $(TESTS),tests/docs tests/agents/viewer)
+	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m "site and ($(KIND))" $(or $(TESTS),tests/docs tests/agents/viewer)
 
 test-interop:  # bridges and the gateway's clients against the packages themselves; nothing is downloaded
 	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop \

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from machine_speed import patience
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "install_bar.py"
 sys.path.insert(0, str(SCRIPT.parent))
@@ -71,7 +72,7 @@ def test_it_ends_with_pip_and_pips_failure_stays_one(tmp_path, site):
     pins = tmp_path / "pins.txt"
     pins.write_text("numpy==2.0\n")
     piped = f"set -o pipefail; (echo 'Collecting numpy'; exit 3) | {sys.executable} {SCRIPT} {pins} {site}"
-    ended = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=patience(60), check=False)
     assert ended.returncode == 3
     assert "1/2" in ended.stdout
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from benchmark_modules import benchmark_module
 from interpreter import python
-from machine_speed import patience
 from omegaconf import OmegaConf
 from tables import table
 from typer.core import TyperGroup
@@ -51,7 +50,7 @@ def test_there_are_pages_to_run() -> None:
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(page: str, tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text(f"print({END!r})\n".join(code for code, _ in PAGES[page]), encoding="utf-8")
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = python("page.py", cwd=tmp_path, env=env, timeout=patience(300))
+    done = python("page.py", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split(f"{END}\n") == [output for _, output in PAGES[page]]
 
@@ -71,7 +70,7 @@ def block_after(page: str, heading: str) -> str:
 
 def test_the_rows_shown_for_score_are_scored(tmp_path: Path) -> None:
     (tmp_path / "answers.jsonl").write_text(block_after("docs/rewards.md", "## Texts of a file"))
-    done = python("-m", "turntree.agents.cli", "score", "answers.jsonl", cwd=tmp_path, timeout=patience(300))
+    done = python("-m", "turntree.agents.cli", "score", "answers.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = map(json.loads, (tmp_path / "answers.scored.jsonl").read_text().splitlines())
     assert [row["scored"]["correct"] for row in rows] == [True, True, False]

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from benchmark_modules import BENCHMARKS, benchmark_module
 from interpreter import python
-from machine_speed import patience
 
 
 def check_stages(engine: str, folder: Path) -> None:
     names = [stage.name for stage in benchmark_module("first_hour.stages").STAGES if engine in stage.needs]
     words = ("--small", "--device", "cpu", "--out", str(folder), "--only", *names)
-    done = python(str(BENCHMARKS / "gpu.py"), *words, timeout=patience(1800))
+    done = python(str(BENCHMARKS / "gpu.py"), *words, seconds=1800)
     assert done.returncode == 0, done.stdout + done.stderr
     stages = json.loads((folder / "results.json").read_text())["stages"]
     assert {name: result["outcome"] for name, result in stages.items()} == dict.fromkeys(names, "done")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from machine_speed import patience
+
 Wrong = Any
 _WRONG: tuple[Wrong, ...] = (
     None, True, -1, 0, 1.5, 10**30, "", "x", [], {}, [[]], [None], {"a": []}, "\ud800", "\x00", [{}], [1, "a"], -0.0,
@@ -81,7 +83,7 @@ def attack(port: int, count: int, seed: int) -> Iterator[int]:
     rng = random.Random(seed)
     with ExitStack() as left_open:
         for _ in range(count):
-            client = socket.create_connection(("127.0.0.1", port), timeout=60)
+            client = socket.create_connection(("127.0.0.1", port), timeout=patience(60))
             kind = rng.random()
             if kind < 0.5:
                 with client:

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from machine_speed import patience
+
 SUM = re.compile(r"What is (\d+) \* (\d+) \+ (\d+)\?")
 MODEL = "rule"
 
@@ -33,7 +35,7 @@ class SpokenServer(NamedTuple):
     def end(self) -> None:
         """End it in order, so that its sessions are recorded."""
         self.process.terminate()
-        assert self.process.wait(120) == 0
+        assert self.process.wait(patience(120)) == 0
 
 
 def question(number: int) -> str:

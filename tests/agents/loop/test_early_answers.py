@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machine_speed import patience
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling
@@ -85,7 +86,7 @@ def test_the_tool_calls_of_an_episode_that_goes_as_a_stored_one_are_made_at_once
     stored, engine = StoredEpisodes(), ScriptedEngine(say_length, chatml)
     first = play(Echo(), engine, chatml, stored)
     assert len(first.turns) == TURNS
-    env = Echo(meets=threading.Barrier(TURNS, timeout=30))
+    env = Echo(meets=threading.Barrier(TURNS, timeout=patience(30)))
     again = play(env, engine, chatml, stored)
     assert told(again) == told(first)
     assert sorted(env.at_work) == list(range(1, TURNS + 1))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from interpreter import python
-from machine_speed import patience
 from real_training import read_lines
 from tables import table
 
@@ -38,7 +37,7 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
     small = ("trainer.total_training_steps=2", "actor_rollout_ref.actor.optim.lr=0.01", "turntree.train_tasks=4")
     (elsewhere / "model").symlink_to(tiny_model)
     where = {"cwd": elsewhere, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
-    done = python(str(tmp_path / FILE), "model", *small, **where, timeout=patience(900))
+    done = python(str(tmp_path / FILE), "model", *small, **where, seconds=900)
     folder = RunFolder(elsewhere / "runs" / "doubling")
     log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
     assert done.returncode == 0, done.stderr[-2000:] + log

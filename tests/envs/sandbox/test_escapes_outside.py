@@ -15,7 +15,7 @@ from turntree.envs.sandbox.processes import descendants
 
 
 def run(code: str) -> str:
-    return python("-c", code, timeout=patience(30), check=True).stdout
+    return python("-c", code, check=True).stdout
 
 
 def test_environment_variables_and_files_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -68,13 +68,13 @@ def test_installed_packages_can_be_imported_or_not() -> None:
 @pytest.mark.parametrize("code", table(__file__, "scripts"))
 def test_code_runs_as_a_script_does(sandbox: PythonSandbox, code: str) -> None:
     # Whoever starts the tests in the background has SIGINT ignored, and what they start would inherit it.
-    script = python("-c", code, timeout=patience(30), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    script = python("-c", code, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     result = sandbox.run(code)
     assert (result.ok, result.stdout) == (script.returncode == 0, script.stdout), result.to_text()
 
 
 def test_but_the_value_of_a_last_expression_is_printed(sandbox: PythonSandbox) -> None:
-    assert (python("-c", "6 * 7", timeout=patience(30)).stdout, sandbox.run("6 * 7").stdout) == ("", "42\n")
+    assert (python("-c", "6 * 7").stdout, sandbox.run("6 * 7").stdout) == ("", "42\n")
 
 
 def test_scripts_of_other_projects_reports_run_as_they_were_meant(sandbox: PythonSandbox) -> None:

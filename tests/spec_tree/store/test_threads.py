@@ -102,7 +102,7 @@ def test_announcing_in_the_background_does_not_disturb_who_drafts_and_commits() 
         (nodes, _) = rows_of(forest.draft(handles, max_nodes=8, room=[8, 8]))
         assert not malformed(nodes, last=-1 if not step else 5, room=8, max_nodes=8)
         forest.commit(handles, [[5], [6]])
-    assert sum(future.result(60) for future in futures) > 100
+    assert sum(future.result(patience(60)) for future in futures) > 100
     assert not broken(forest)
     for index, turn in turns.items():
         assert turns_in(forest.tree(state(index))) == {tuple(turn): 1}

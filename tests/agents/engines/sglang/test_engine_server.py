@@ -16,6 +16,7 @@ import pytest
 from arithmetic_eval import evaluated
 from cpu_sglang import CPU_ARGS
 from engine_checks import PROMPT, EngineChecks, state
+from machine_speed import patience
 from policy_law import PolicyLaw
 from served import serving
 from tiny_llama import save_tiny_llama
@@ -51,7 +52,7 @@ def engine(folder: Path, url: str, chatml: Any, tmp_path_factory: pytest.TempPat
 
     def found() -> SglangServer | None:
         try:
-            up = httpx.get(f"{url}/health", timeout=5.0).status_code == 200
+            up = httpx.get(f"{url}/health", timeout=patience(5)).status_code == 200
         except httpx.HTTPError:
             return None
         return SglangServer(url, vocabulary=len(chatml)) if up else None
@@ -92,7 +93,7 @@ async def test_a_turn_that_is_given_whole_is_judged_in_one_pass(engine: SglangSe
 def test_penalties_are_refused_and_nobody_else_suffers(engine: SglangServer, url: str) -> None:
     def ask(**sampling: float) -> httpx.Response:
         body = {"input_ids": list(PROMPT), "sampling_params": {"max_new_tokens": 4, **sampling}}
-        return httpx.post(f"{url}/generate", json=body, timeout=60.0)
+        return httpx.post(f"{url}/generate", json=body, timeout=patience(60))
 
     refused = ask(repetition_penalty=1.2)
     assert refused.status_code == 400

@@ -73,7 +73,7 @@ def test_what_cannot_be_with_another_setting_is_refused(
 
 def test_a_training_is_put_together_before_anything_heavy_is_imported(tiny_model: Path) -> None:
     script = table(__file__, "composes_all").replace("MODEL", str(tiny_model))
-    done = python("-c", script, timeout=300)
+    done = python("-c", script)
     assert done.stdout == "\n", done.stderr[-2000:]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hydra.errors import InstantiationException
 from interpreter import python
-from machine_speed import patience
 from omegaconf import OmegaConf
 from tables import table
 
@@ -397,7 +396,5 @@ def test_sglang_takes_the_arguments_and_makes_turntrees_worker_of_them(request: 
     support = str(request.config.rootpath / "tests" / "support")
     given = json.dumps(arguments(config))
     variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
-    done = python(
-        "-c", table(__file__, "sglang_server").format(support=support), given, variable, timeout=patience(300)
-    )
+    done = python("-c", table(__file__, "sglang_server").format(support=support), given, variable)
     assert "WORKER turntree.agents.engines.sglang.worker.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from interpreter import python
+from machine_speed import patience
 from tables import table
 
 from turntree.agents.verl.run import fork_client, prefork
@@ -53,7 +54,7 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
             )
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
-        out, error = client.communicate("heard", timeout=60)
+        out, error = client.communicate("heard", timeout=patience(60))
         assert (client.returncode, error) == (7, "said\n")
         told.append(json.loads(out))
     first, second = told
@@ -71,27 +72,27 @@ def test_a_client_ends_as_its_fork_does_and_the_fork_with_its_client(forks: Fork
     waits = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(1000)\n"
     first = forks.start(waits)
     os.kill(int(first.stdout.readline()), signal.SIGKILL)
-    assert first.wait(60) == -signal.SIGKILL
+    assert first.wait(patience(60)) == -signal.SIGKILL
     second = forks.start(waits)
     second.stdout.readline()
     second.kill()
     assert second.stdout.read() == ""  # which ends when the fork does, whose stream it is too
-    assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"
+    assert forks.start("print(1)").communicate(timeout=patience(60))[0] == "1\n"
 
 
 def test_without_a_server_the_script_runs_in_an_interpreter_of_its_own(forks: Forks) -> None:
     forks.server.kill()
     forks.server.wait()
     client = forks.start("import os, sys\nprint(os.getpid(), 'preloaded' in sys.modules)")
-    assert client.communicate(timeout=60)[0] == f"{client.pid} False\n"
+    assert client.communicate(timeout=patience(60))[0] == f"{client.pid} False\n"
 
 
 def test_the_server_ends_with_whoever_started_it_and_not_by_an_interrupt(forks: Forks) -> None:
-    assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"  # it serves by now
+    assert forks.start("print(1)").communicate(timeout=patience(60))[0] == "1\n"  # it serves by now
     forks.server.send_signal(signal.SIGINT)
-    assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"
+    assert forks.start("print(1)").communicate(timeout=patience(60))[0] == "1\n"
     forks.server.stdin.close()
-    assert forks.server.wait(60) == 0
+    assert forks.server.wait(patience(60)) == 0
 
 
 def test_who_sends_no_request_disturbs_nobody(forks: Forks) -> None:
@@ -99,15 +100,15 @@ def test_who_sends_no_request_disturbs_nobody(forks: Forks) -> None:
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.connect(str(forks.root / "socket"))
             stranger.send(message) if message else None
-    assert forks.start("print(1)").communicate(timeout=60)[0] == "1\n"
+    assert forks.start("print(1)").communicate(timeout=patience(60))[0] == "1\n"
 
 
 def test_a_server_with_threads_is_refused() -> None:
-    assert "threads run" in python("-c", table(__file__, "serves_with_threads"), timeout=60).stderr
+    assert "threads run" in python("-c", table(__file__, "serves_with_threads")).stderr
 
 
 def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> None:
-    done = python("-c", table(__file__, "preloads"), timeout=300)
+    done = python("-c", table(__file__, "preloads"))
     assert done.stdout == "False 1 False\n", done.stderr[-2000:]
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
 
@@ -123,5 +124,5 @@ def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path,
         "prefork.PRELOADED, prefork.DRIVER = ('not_installed.part',), 'driver'\n"
         f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
     )
-    done = python("-c", script, input=word, timeout=60, cwd=tmp_path)
+    done = python("-c", script, input=word, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, told), done.stderr

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from interpreter import python
-from machine_speed import patience
 from omegaconf import OmegaConf
 from tables import table
 
@@ -50,7 +49,7 @@ def test_the_kernels_count_is_read(tmp_path: Path) -> None:
 def test_ray_still_says_so_when_it_kills_a_worker_for_memory() -> None:
     """With a bound that any machine is above at once, whatever else runs there."""
     bound = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
-    done = python("-c", table(__file__, "has_a_worker"), env={**os.environ, **bound}, timeout=patience(300))
+    done = python("-c", table(__file__, "has_a_worker"), env={**os.environ, **bound})
     told = memory_kill(done.stdout, CONFIG, by_kernel=False)
     assert told is not None, done.stdout + done.stderr
     assert told.startswith("the trainer (WorkerDict) was killed with ")
