@@ -6,6 +6,9 @@ A failure of the infrastructure inside an episode is none of these: ``rollout`` 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from turntree.envs import errors as envs_errors
 
 
@@ -44,3 +47,22 @@ class MissingExtra(AgentError, envs_errors.MissingExtra):
         super().__init__(
             f"{what} needs packages that are missing here; run: " + envs_errors.pip_install(f'"turntree[{extra}]"')
         )
+
+
+@contextmanager
+def needed_packages(extra: str) -> Iterator[None]:
+    """Around what imports them in a script: if one is missing, it ends with the line that a command has.
+
+    Args:
+        extra: The extra that installs them.
+
+    Raises:
+        SystemExit: If a package is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "turntree":
+            raise
+        line = MissingExtra(f"this script ({error.name})", extra) if error.name else error  # which says it itself
+        raise SystemExit(f"turntree: {line}") from error

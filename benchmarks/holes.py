@@ -218,7 +218,7 @@ def service_rows() -> Iterator[tuple[str, str]]:
 
 def file_rows() -> Iterator[tuple[str, str]]:
     from turntree.agents.evaluation.file import EvalFile
-    from turntree.agents.evaluation.run import EvalTask, plan
+    from turntree.agents.evaluation.run import EvalTask, open_file, plan
     from turntree.agents.evaluation.run import play as play_all
 
     renderer = make_renderer()
@@ -229,8 +229,14 @@ def file_rows() -> Iterator[tuple[str, str]]:
             tasks.write_text(json.dumps({"question": "1 + 1?", "answer": f"#### {gold}"}) + "\n")
             task = EvalTask(env="turntree/GSM8K-v0", env_args={"data": str(tasks)}, count=1)
             engine = ScriptedEngine(lambda prompt: "#### 2", renderer.tokenizer)
-            run = play_all(plan(task), engine, renderer, model="scripted", seed=0, concurrency=1, out=out)
-            return tried(lambda: f"solved {sum(one.reward for one in asyncio.run(run).episodes):g} of 1")
+            settings: dict[str, Any] = {"model": "scripted", "seed": 0}
+
+            def play() -> str:
+                file = open_file(plan(task), out, **settings)
+                run = play_all(plan(task), engine, renderer, concurrency=1, file=file, **settings)
+                return f"solved {sum(one.reward for one in asyncio.run(run).episodes):g} of 1"
+
+            return tried(play)
 
         yield "10. a file of right answers goes on", f"{evaluated('2')}; with another gold: {evaluated('3')}"
         EvalFile(out.with_name("other.jsonl"), {})

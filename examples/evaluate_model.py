@@ -6,12 +6,15 @@ python examples/evaluate_model.py MODEL [--env turntree/Arithmetic-v0] [--tasks 
 import argparse
 import asyncio
 
-from transformers import AutoTokenizer
-
 from turntree.agents import Evaluation, Renderer, Sampling, evaluate
-from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.errors import needed_packages
 from turntree.agents.evaluation.metrics import repeated
 from turntree.envs import Limits, make
+
+with needed_packages("local"):
+    from transformers import AutoTokenizer
+
+    from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 
 
 def main(arguments: list[str] | None = None) -> Evaluation:

@@ -10,10 +10,12 @@ its own for the trainer. A script stands in for the policy; DIR is a model's fol
 import asyncio
 import sys
 
-from transformers import AutoTokenizer
-
 from turntree.agents import Episode, Renderer, ScriptedEngine, TokenView, rollout
+from turntree.agents.errors import needed_packages
 from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, ToolError, tool
+
+with needed_packages("local"):
+    from transformers import AutoTokenizer
 
 PAGES = 6
 

@@ -9,12 +9,15 @@ promises (docs/exactness.md).
 import argparse
 import asyncio
 
-from transformers import AutoTokenizer
-
 from turntree.agents import PrefixReuse, Renderer, ReuseConfig, Sampling, evaluate
-from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.errors import needed_packages
 from turntree.envs import Limits, make
+
+with needed_packages("local"):
+    from transformers import AutoTokenizer
+
+    from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+    from turntree.agents.guesses.config import ReuseMode
 
 WAYS = {
     "none": (None, None, "A"),

@@ -12,11 +12,14 @@ import asyncio
 from time import perf_counter
 from typing import NamedTuple
 
-from transformers import AutoTokenizer
-
 from turntree.agents import Renderer, Sampling, rollout
-from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
+from turntree.agents.errors import needed_packages
 from turntree.envs import Limits, make
+
+with needed_packages("local"):
+    from transformers import AutoTokenizer
+
+    from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 
 
 class Played(NamedTuple):

@@ -12,13 +12,16 @@ import json
 from time import perf_counter
 from typing import NamedTuple
 
-from transformers import AutoTokenizer
-
 from turntree.agents import Evaluation, Renderer, Sampling, evaluate
-from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.engine import SglangEngine
-from turntree.agents.engines.sglang.settings import SglangSettings
+from turntree.agents.errors import needed_packages
 from turntree.envs import Limits, make
+
+with needed_packages("sglang"):
+    from transformers import AutoTokenizer
+
+    from turntree.agents.engines.sglang.config import SglangEngineConfig
+    from turntree.agents.engines.sglang.engine import SglangEngine
+    from turntree.agents.engines.sglang.settings import SglangSettings
 
 
 class Played(NamedTuple):
@@ -85,4 +88,5 @@ def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
 
 
 if __name__ == "__main__":
-    main()
+    with needed_packages("sglang"):
+        main()

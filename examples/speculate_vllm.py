@@ -12,13 +12,16 @@ import json
 from time import perf_counter
 from typing import NamedTuple
 
-from transformers import AutoTokenizer
-
 from turntree.agents import Evaluation, Renderer, Sampling, evaluate
-from turntree.agents.engines.vllm.config import VllmEngineConfig
-from turntree.agents.engines.vllm.engine import VllmEngine
-from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
+from turntree.agents.errors import needed_packages
 from turntree.envs import Limits, make
+
+with needed_packages("vllm"):
+    from transformers import AutoTokenizer
+
+    from turntree.agents.engines.vllm.config import VllmEngineConfig
+    from turntree.agents.engines.vllm.engine import VllmEngine
+    from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 
 class Played(NamedTuple):
@@ -85,4 +88,5 @@ def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
 
 
 if __name__ == "__main__":
-    main()
+    with needed_packages("vllm"):
+        main()

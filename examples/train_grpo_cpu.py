@@ -8,6 +8,7 @@ Any key of verl's configuration can be given; an unknown one is refused before a
 import argparse
 import sys
 
+from turntree.agents.errors import needed_packages
 from turntree.agents.verl.launch import StepReport, train
 
 
@@ -32,4 +33,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with needed_packages("train"):
+        sys.exit(main())

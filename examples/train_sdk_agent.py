@@ -11,8 +11,11 @@ import json
 import sys
 from pathlib import Path
 
-from turntree.agents.demo.warm_start import warm_started_policy
-from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.errors import needed_packages
+
+with needed_packages("train"):
+    from turntree.agents.demo.warm_start import warm_started_policy
+    from turntree.agents.verl.launch import StepReport, train
 
 KNOWN, NEW, SPARE = "calculator", "multiply", "="
 TEMPLATE = "{%- if tools %}{{- '<|end|>' }}{%- endif %}"
@@ -66,4 +69,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with needed_packages("train"):
+        sys.exit(main())

@@ -8,7 +8,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.agents.errors import needed_packages
+
+with needed_packages("tree"):
+    from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 END = 9
 """The token that ends a turn."""

@@ -85,15 +85,20 @@ def list_environments(
 def train_policy(
     config: Annotated[str, typer.Argument(help="A configuration by name, a YAML file, or the first option.")],
     overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="DIR|ID", help="The model, as actor_rollout_ref.model.path=DIR.")
+    ] = None,
 ) -> None:
     """Train a policy with verl.
 
-    Example: turntree train grpo_arithmetic_cpu actor_rollout_ref.model.path=DIR trainer.total_training_steps=10,
+    Example: turntree train grpo_arithmetic_cpu --model DIR trainer.total_training_steps=10,
     or by options: turntree train engine=vllm algorithm=dapo env=math size=7b
     """
+    from turntree.agents.verl.config.compose import quoted
     from turntree.agents.verl.launch import train
 
-    raise typer.Exit(train(config, overrides or [], on_step=_print_step, on_phase=_print_phase))
+    named = [] if model is None else [f"actor_rollout_ref.model.path={quoted(model)}"]
+    raise typer.Exit(train(config, [*(overrides or ()), *named], on_step=_print_step, on_phase=_print_phase))
 
 
 @app.command("demo")

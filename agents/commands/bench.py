@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
-from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
+from turntree.agents.commands.serve import (
+    EngineArgsOption,
+    ModelOption,
+    TemplateOption,
+    ThinkingOption,
+    TokenEngineOption,
+    named_model,
+    renderer_options,
+)
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
 
 _SHARES: dict[EngineName, dict[str, Any]] = {
@@ -20,9 +28,15 @@ _SHARES: dict[EngineName, dict[str, Any]] = {
 
 
 def bench_command(
-    model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
-    env: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")],
-    engine: Annotated[EngineName, typer.Option(help="What runs the model: local, vllm or sglang.")] = EngineName.LOCAL,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] ENV_ID",
+            help="An environment of `turntree list`, or MODULE:NAME; the model before it, or as --model.",
+        ),
+    ],
+    model: ModelOption = None,
+    engine: TokenEngineOption = EngineName.LOCAL,
     epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4,
     count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of each task in an epoch.")] = 4,
@@ -51,13 +65,14 @@ def bench_command(
     Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy is fixed;
     each epoch samples anew.
 
-    Example: turntree bench DIR turntree/Arithmetic-v0 --epochs 4 --out bench.json
+    Example: turntree bench turntree/Arithmetic-v0 --model DIR --epochs 4 --out bench.json
     """
     import asyncio
 
     from rich.console import Console
 
     from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.bench import bench
     from turntree.agents.evaluation.bench_table import BenchResult
     from turntree.agents.evaluation.bench_table import as_json as to_json
@@ -70,6 +85,9 @@ def bench_command(
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.progress import episode_progress, shown
 
+    if len(words) > 2:
+        raise UsageError(f"expected one environment, and the model as --model or before it, got {' '.join(words)}")
+    env, model = words[-1], named_model(words[0] if len(words) > 1 else None, model)
     further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
     arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
     sizes: dict[str, Any] = {
@@ -79,6 +97,9 @@ def bench_command(
         "max_context": max_context,
     }
     made = plan(EvalTask(env=env, env_args=arguments, count=count, **sizes))
+    if out is not None:
+        keep_apart(out, [model, arguments])
+        ensure_writable(out)
     checkpoint = Checkpoint.open(model)
     renderer = Renderer(checkpoint.tokenizer, **renderer_options(template, max_thinking_tokens))
     planned = made.fitted(checkpoint.max_positions)
@@ -91,9 +112,6 @@ def bench_command(
         dtype=dtype,
         engine_args=further,
     )
-    if out is not None:
-        keep_apart(out, [model, arguments])
-        ensure_writable(out)
     with shown(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
         found = asyncio.run(
@@ -132,7 +150,7 @@ def _command(settings: dict[str, Any], pairs: list[str]) -> str:
     """The command line with all options that affect the result, the defaults too."""
     import shlex
 
-    words = ["turntree", "bench", settings["model"], settings["env"], "-n", str(settings["count"])]
+    words = ["turntree", "bench", settings["env"], "--model", settings["model"], "-n", str(settings["count"])]
     for name in ("engine", "epochs", "samples", "concurrency", "temperature", "max_tokens", "max_context"):
         words += _option(name, settings[name])
     for name in ("data", "tool_format", "template", "max_thinking_tokens", "device", "dtype", "seed"):

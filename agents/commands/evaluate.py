@@ -10,7 +10,13 @@ import typer
 
 from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
-from turntree.agents.commands.serve import EngineArgsOption, TemplateOption, ThinkingOption, renderer_options
+from turntree.agents.commands.serve import (
+    EngineArgsOption,
+    TemplateOption,
+    ThinkingOption,
+    named_model,
+    renderer_options,
+)
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_engine_args
 
 if TYPE_CHECKING:
@@ -119,6 +125,15 @@ def eval_command(
     made = [plan(task) for task in tasks]
     if suite is None and count is not None and count > made[0].count:
         raise UsageError(f"-n {count}: {what} has {made[0].count} tasks here; ask for as many at most, or leave -n out")
+    files = _files(made, out, is_suite=suite is not None)
+    read = [suite, model, *(task.env_args for task in tasks)]
+    tables = [] if suite is None or out is None else [out / "results.md", out / "results.json"]
+    for path in filter(None, [*files, *tables, markdown]):  # checked now, not after hours of playing
+        # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
+        keep_apart(path, read, folders=restart or path not in files)
+        ensure_writable(path)
+    if markdown is not None:
+        keep_apart(markdown, [path for path in files if path is not None])
     planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model, rendering)
     choice = EngineChoice(
         name=engine,
@@ -131,28 +146,19 @@ def eval_command(
         base_url=base_url,
         engine_args=parsed_engine_args(engine, engine_args, base_url=base_url),
     )
-    files = _files(planned, out, is_suite=suite is not None)
-    read = [suite, model, *(task.env_args for task in tasks)]
-    tables = [] if suite is None or out is None else [out / "results.md", out / "results.json"]
-    for path in filter(None, [*files, *tables, markdown]):  # checked now, not after hours of playing
-        # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
-        keep_apart(path, read, folders=restart or path not in files)
-        ensure_writable(path)
-    if markdown is not None:
-        keep_apart(markdown, [path for path in files if path is not None])
     playing = _play_all(
         planned,
         choice,
         renderer,
         files=files,
-        options={
-            **{"seed": seed, "concurrency": concurrency, "scorer": scorer, "restart": restart},
-            "tool_calls": tool_calls,
-        },
-        played_by={
-            **{"reward": sorted(reward or ()), "contract": contract},
-            **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}),
-            **rendering,
+        options={"concurrency": concurrency, "seed": seed, "scorer": scorer, "tool_calls": tool_calls},
+        identity={
+            **{"seed": seed, "scorer": scorer, "restart": restart},
+            "played_by": {
+                **{"reward": sorted(reward or ()), "contract": contract},
+                **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}),
+                **rendering,
+            },
         },
     )
     try:
@@ -187,13 +193,10 @@ def _tasks(what: str, suite: Path | None, arguments: dict[str, Any], given: dict
 
 def _fitted(planned: Sequence[Planned], model: str | None, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
     """The evaluations within the positions of the model, which is read here, and its renderer."""
-    from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer
 
-    if model is None:
-        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
-    checkpoint = Checkpoint.open(model)
+    checkpoint = Checkpoint.open(named_model(None, model))
     return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
 
 
@@ -223,37 +226,50 @@ async def _play_all(
     *,
     files: Sequence[Path | None],
     options: dict[str, Any],
-    played_by: dict[str, Any],
+    identity: dict[str, Any],
 ) -> list[EvalResult]:
+    """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
+    from contextlib import AsyncExitStack
     from functools import partial
 
     from rich.console import Console
 
     from turntree.agents.engines.engine_choice import open_policy
-    from turntree.agents.evaluation.run import play
+    from turntree.agents.evaluation.run import finished, open_file, play
     from turntree.agents.progress import episode_progress, shown
 
-    results = []
-    with shown(episode_progress(Console(stderr=True))) as progress:
+    async with AsyncExitStack() as stack:
+        model, engine = choice.model, None
+        if not model:  # a chat server knows what it serves
+            engine = await stack.enter_async_context(open_policy(choice))
+            model = getattr(engine, "model", "")
+        opened = [
+            None if file is None else open_file(one, file, model=model, **identity)
+            for one, file in zip(planned, files, strict=True)
+        ]
+        for file in filter(None, opened):
+            stack.callback(file.close)
+        there = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
+        if (results := [result for result in there if result is not None]) and len(results) == len(planned):
+            count = sum(len(result.episodes) for result in results)
+            typer.echo(f"all {count} episodes are there already: no model is loaded", err=True)
+            return results
+        progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
-        async with open_policy(choice) as engine:
-            progress.remove_task(starting)
-            model = choice.model or getattr(engine, "model", "")
-            for one, file in zip(planned, files, strict=True):
-                bar = progress.add_task(one.task.title, total=one.episodes)
-                results.append(
-                    await play(
-                        one,
-                        engine,
-                        renderer,
-                        model=model,
-                        out=file,
-                        played_by=played_by,
-                        on_episode=partial(_advance, progress, bar),
-                        **options,
-                    )
-                )
-    return results
+        policy = engine or await stack.enter_async_context(open_policy(choice))
+        progress.remove_task(starting)
+        return [
+            await play(
+                one,
+                policy,
+                renderer,
+                model=model,
+                file=file,
+                on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
+                **options,
+            )
+            for one, file in zip(planned, opened, strict=True)
+        ]
 
 
 def _advance(progress: Progress, bar: TaskID, count: int) -> None:

@@ -15,6 +15,13 @@ EngineArgsOption = Annotated[
     str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
 ]
 
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub."),
+]
+TokenEngineOption = Annotated[
+    EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
+]
 TemplateOption = Annotated[
     str | None,
     typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}."),
@@ -23,6 +30,21 @@ ThinkingOption = Annotated[
     int | None,
     typer.Option(min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."),
 ]
+
+
+def named_model(argument: str | None, option: str | None) -> str:
+    """The model of a command, which ``--model`` names as in every other one, or an argument.
+
+    Raises:
+        UsageError: If it is named twice, or not at all.
+    """
+    from turntree.agents.errors import UsageError
+
+    if argument and option:
+        raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
+    if not (named := argument or option):
+        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
+    return named
 
 
 def renderer_options(template: str | None, max_thinking_tokens: int | None) -> dict[str, Any]:
@@ -45,13 +67,14 @@ def renderer_options(template: str | None, max_thinking_tokens: int | None) -> d
 
 
 def serve_command(
-    model: Annotated[str, typer.Argument(help="Model directory, or its id on the Hugging Face hub.")],
-    engine: Annotated[EngineName, typer.Option(help="What runs the model: local, vllm or sglang.")] = EngineName.LOCAL,
+    named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)] = None,
+    model: ModelOption = None,
+    engine: TokenEngineOption = EngineName.LOCAL,
     host: Annotated[
         str, typer.Option(help="Address to listen at; any but this machine's own needs --api-key.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    name: Annotated[str | None, typer.Option(help="Name of the model in requests; MODEL without it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the model in requests; that of --model without it.")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="TURNTREE_API_KEY", help="Bearer token that requests must bring.")
     ] = None,
@@ -94,7 +117,7 @@ def serve_command(
 ) -> None:
     """Serve a model to OpenAI's clients, its turns drafted from earlier ones.
 
-    Example: turntree serve DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
+    Example: turntree serve --model DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
     """
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.errors import MissingExtra, UsageError
@@ -111,6 +134,7 @@ def serve_command(
         raise MissingExtra("turntree serve", "serve") from error
     if engine is EngineName.OPENAI:
         raise UsageError("--engine openai is such a server already; serve with local, vllm or sglang")
+    model = named_model(named, model)
     for one in reward or ():
         Scorer({one: 0})  # registers it: a request imports nothing
     checkpoint = Checkpoint.open(model)

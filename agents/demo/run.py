@@ -19,7 +19,7 @@ from turntree.agents.demo.headline import told
 from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.progress import bar_columns, shown
-from turntree.agents.verl.config.compose import compose
+from turntree.agents.verl.config.compose import compose, quoted
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
 
@@ -86,10 +86,10 @@ def main(
 def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int = 3) -> list[str]:
     """Overrides of the demo's configuration; the arguments are those of ``main``."""
     return [
-        f"actor_rollout_ref.model.path={_quoted(policy)}",
+        f"actor_rollout_ref.model.path={quoted(policy)}",
         f"actor_rollout_ref.rollout.seed={seed}",
         *([] if steps is None else [f"trainer.total_training_steps={steps}"]),
-        f"turntree.run_dir={_quoted(str(out.absolute()))}",
+        f"turntree.run_dir={quoted(str(out.absolute()))}",
         f"turntree.save_policy_every={every}",
         f"actor_rollout_ref.rollout.engine_kwargs.turntree.speculation={{max_nodes: {_DRAFT}, max_depth: {_DRAFT}}}",
     ]
@@ -158,12 +158,6 @@ def _model(name: str) -> str:
     return str(path.absolute()) if path.exists() else name
 
 
-def _quoted(value: str) -> str:
-    """``value`` as a string of Hydra's override grammar, whatever characters it has."""
-    escaped = value.replace("'", r"\'")
-    return f"'{escaped}'"
-
-
 def _warm_start(console: Console, start: WarmStart) -> Path:
     with shown(_bar(console)) as progress:
         bar = progress.add_task("warm start on demonstrations", total=start.steps, note="once")
@@ -191,7 +185,7 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
                 note=f"success {_mean(recent):.2f}  tokens/step {report.tokens_per_step:.2f}  {report.seconds:.1f} s",
             )
 
-        status = train(config, overrides, on_step=trained)
+        status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")
     return reports if status == 0 and reports else None
 
 

@@ -39,6 +39,8 @@ class _Line(NamedTuple):
 class EvalFile:
     """Episodes of one evaluation, on disk.
 
+    Nothing is written before ``begin``, so that what follows the opening may still fail.
+
     Args:
         path: JSON lines; an existing file is continued.
         settings: Everything that the episodes depend on, JSON values; not the number of tasks or samples.
@@ -77,15 +79,25 @@ class EvalFile:
             lines = {place: line for place, line in lines.items() if counts[place[0]] == whole}
         self.done: dict[Place, Episode] = {place: line.episode for place, line in lines.items()}
         """Episodes that need not be played again."""
-        write_whole(path, b"".join(line.written + b"\n" for line in lines.values()))
-        self._writer = EpisodeWriter(path)
+        self._kept = b"".join(line.written + b"\n" for line in lines.values())
+        self._writer: EpisodeWriter | None = None
 
-    def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode; a line that does not fit on the disk is removed again.
+    def begin(self) -> None:
+        """Leave in the file what need not be played again, and open it for more.
 
         Raises:
             OSError: If it cannot be written.
         """
+        write_whole(self.path, self._kept)
+        self._writer = EpisodeWriter(self.path)
+
+    def write(self, index: int, sample: int, episode: Episode) -> None:
+        """Append an episode after ``begin``; a line that does not fit on the disk is removed again.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        assert self._writer is not None, "begun"
         size = self.path.stat().st_size
         try:
             self._writer.write(
@@ -97,7 +109,8 @@ class EvalFile:
 
     def close(self) -> None:
         """Close the file, so that another process may write it."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         self._lock.close()
 
     def _read(self) -> dict[Place, _Line]:

@@ -91,6 +91,46 @@ def _digest(env: Any) -> str:
     return digest.hexdigest()
 
 
+def open_file(
+    planned: Planned,
+    out: Path,
+    *,
+    model: str,
+    seed: int,
+    scorer: Scorer | None = None,
+    restart: bool = False,
+    played_by: Mapping[str, Any] | None = None,
+) -> EvalFile:
+    """The file of an evaluation's episodes, before a model is loaded for the missing ones.
+
+    Args:
+        planned: The evaluation.
+        out: The file, continued if it exists.
+        model: Name of the model.
+        seed: Seed of tasks and sampling.
+        scorer: Computes the rewards instead of the environment.
+        restart: Begin ``out`` anew.
+        played_by: Everything else that the episodes depend on, part of the identity of ``out``.
+
+    Raises:
+        UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
+    """
+    task = planned.task
+    identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
+    identity["data"] = planned.data
+    whole = task.samples if scorer is not None else 0
+    identity["samples"] = whole or None  # group rewards need all samples of a task
+    return EvalFile(out, identity, whole=whole, restart=restart)
+
+
+def finished(planned: Planned, file: EvalFile | None, *, model: str) -> EvalResult | None:
+    """The result of an evaluation of which every episode is in its file; ``None`` if one is to be played."""
+    places = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
+    if file is None or not all(place in file.done for place in places):
+        return None
+    return EvalResult(planned.task.title, model, planned.task.samples, [file.done[place] for place in places], 0.0)
+
+
 async def play(
     planned: Planned,
     engine: Engine | ChatServer,
@@ -100,9 +140,7 @@ async def play(
     seed: int,
     concurrency: int,
     scorer: Scorer | None = None,
-    out: Path | None = None,
-    restart: bool = False,
-    played_by: Mapping[str, Any] | None = None,
+    file: EvalFile | None = None,
     on_episode: Callable[[int], None] | None = None,
     tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> EvalResult:
@@ -116,21 +154,11 @@ async def play(
         seed: Seed of tasks and sampling.
         concurrency: Episodes played at the same time.
         scorer: Computes the rewards instead of the environment.
-        out: File of the episodes, continued if it exists; ``None`` writes none.
-        restart: Begin ``out`` anew.
-        played_by: Everything else that the episodes depend on, part of the identity of ``out``.
+        file: File of the episodes, which is closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the beginning and after each.
         tool_calls: For a chat server: the side that parses tool calls.
-
-    Raises:
-        UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
     """
     task = planned.task
-    identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
-    identity["data"] = planned.data
-    whole = task.samples if scorer is not None else 0
-    identity["samples"] = whole or None  # group rewards need all samples of a task
-    file = EvalFile(out, identity, whole=whole, restart=restart) if out is not None else None
     done = {} if file is None else file.done
     there = sum(index < planned.count and sample < task.samples for index, sample in done)
 
@@ -146,6 +174,8 @@ async def play(
         on_episode(there)
     began = perf_counter()
     try:
+        if file is not None:
+            file.begin()
         episodes = await evaluate(
             planned.make_env,
             engine,

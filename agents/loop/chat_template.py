@@ -388,6 +388,11 @@ class ChatTemplate:
                 dialogue, tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.variables
             )
         except self._refusals as error:  # raised by the template, or by an expression in it
+            if not self.tokenizer.chat_template:
+                raise RenderError(
+                    "the tokenizer has no chat template, as that of a base model: take the model's instruct version, "
+                    "or write one as chat_template.jinja in its folder"
+                ) from error
             roles = ", ".join(str(message.get("role")) for message in dialogue)
             raise RenderError(
                 f"the tokenizer's chat template refuses a dialogue with the roles {roles}: {error}"

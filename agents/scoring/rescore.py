@@ -74,6 +74,8 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
             for record, pair in zip(records, pairs, strict=True):
                 writer.write(pair.new, **{**record.labels, "old_reward": pair.old.reward})
             changes[path.stem] = _change(pairs)
+        if not any(change.episodes for change in changes.values()):
+            raise RecordError(f"{run} is empty: it holds no episode")
     return changes
 
 

@@ -104,7 +104,8 @@ class Scorer:
             if self._default is not None:
                 return self._default
             raise UnknownContract(
-                f"the data set {data_source!r} has no rules of comparison; name those of another one (contract): "
+                f"the data set {data_source!r} has no rules of comparison; name those of another one, by --contract or "
+                "`contract`: "
                 f"{', '.join(contract.name for contract in contracts())}"
             ) from error
 

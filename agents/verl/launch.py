@@ -35,6 +35,7 @@ from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
+from turntree.agents.verl.run.full_disk import full_disk
 from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
 from turntree.agents.verl.run.progress import Progress
 from turntree.agents.verl.run.resume import (
@@ -58,6 +59,8 @@ _GRACE_SECONDS = 20.0
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1
 """Exit status of a run whose episodes all failed."""
+SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it goes on from the last of every tenth step"
+"""How a training goes on after it was stopped."""
 _ROUTED = ("vllm", "sglang")
 """Engines whose replicas verl routes requests to; turntree's own is routed where the episodes are played."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
@@ -70,6 +73,7 @@ def train(
     *,
     on_step: Callable[[StepReport], None] = lambda report: None,
     on_phase: Callable[[Phase], None] = lambda phase: None,
+    advice: str = SAVING,
 ) -> int:
     """Train, and wait for the end.
 
@@ -79,6 +83,7 @@ def train(
         on_step: Called after every training step.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
             on after half a minute without news; and at a good end.
+        advice: How a run that is stopped before its first checkpoint goes on, in keys that the command takes.
 
     Returns:
         Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
@@ -103,7 +108,7 @@ def train(
         folder.clear()
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
-    checkpoints = Checkpoints(composition.verl.trainer, folder)
+    checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
     progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase)
     lost = progress.lost
     kills = kernel_kills()
@@ -119,12 +124,17 @@ def train(
         raise
     finally:
         shutil.rmtree(ray_dir, ignore_errors=True)
-        join_metrics(folder)
+        with suppress(OSError):  # of a full disk: they are joined at the next start
+            join_metrics(folder)
     if lost.ends_the_run or lost.learnt_nothing:
         logger.error("the training was stopped: %s", lost)
         return status or _LEARNT_NOTHING
     if status != 0:
         log = folder.log.read_text(errors="replace")
+        if (full := full_disk(log, folder.root)) is not None:
+            checkpoints.remove_halves()
+            logger.error("%s; %s", full, checkpoints)
+            return status
         killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
         why = killed or logged_error(log)
         if why is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,10 +94,14 @@ class Source:
         """All recorded episodes, file by file.
 
         Raises:
-            RecordError: If a line is damaged.
+            RecordError: If a line is damaged, or there is no episode.
         """
-        for file in self.files:
-            yield from read_records(file)
+        records = chain.from_iterable(map(read_records, self.files))
+        first = next(records, None)
+        if first is None:
+            raise RecordError(f"{self.path} is empty: it holds no episode")
+        yield first
+        yield from records
 
 
 def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:

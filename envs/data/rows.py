@@ -53,6 +53,9 @@ class FileRows:
     stamp: tuple[int, int]
     """Modification time in nanoseconds and size in bytes."""
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def read(self) -> Iterator[Row]:
         """Read the rows in order.
 

@@ -46,6 +46,7 @@ def place(recorded: Path, tmp_path: Path) -> Path:
     (tmp_path / "notes.txt").write_text("my notes\n")
     (tmp_path / "notes.yaml").write_text("my: notes\n")
     (tmp_path / "none.jsonl").write_text("\n")
+    (tmp_path / "unknown.jsonl").write_text(json.dumps({**ROW, "data_source": "mine"}) + "\n")
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(TASK) + "\n" for _ in range(2)))
     (tmp_path / "empty").mkdir()
     return tmp_path
@@ -90,8 +91,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("command", "says"), WRONG)
-def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, command: str, says: str) -> None:
-    assert says in refused(shlex.split(command)).err
+def test_wrong_input_is_one_line_and_writes_nothing(refused: Run, place: Path, command: str, says: str) -> None:
+    assert says.replace("{at}", str(place)) in refused(shlex.split(command)).err
 
 
 READERS: dict[str, list[str]] = table(__file__, "readers")

@@ -102,6 +102,23 @@ def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate:
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
+def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
+    turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, loaded = tmp_path / "episodes.jsonl", Mock(side_effect=AssertionError)
+    first = evaluate("--out", out, "--json").json[0]
+    before = out.read_bytes()
+    monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", loaded)
+    said = evaluate("--out", out, "--json")
+    assert "all 5 episodes are there already: no model is loaded" in said.err
+    assert ({**said.json[0], "seconds": 0}, out.read_bytes()) == ({**first, "seconds": 0}, before)
+    with pytest.raises(AssertionError):  # control: one is missing
+        turntree(*play(tiny_model, "--out", out, "-n", 6))
+    with pytest.raises(AssertionError):
+        turntree(*play(tiny_model, "--out", out, "--restart"))
+    assert out.read_bytes() == before, "a model that cannot be loaded costs no episode"
+
+
 def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(
     turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -178,9 +195,11 @@ def test_train_and_demo_hand_their_arguments_on(turntree: Any, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "turntree.agents.verl.launch", launch)
     monkeypatch.setitem(sys.modules, "turntree.agents.demo.run", demo)
     assert turntree("train", "demo", "trainer.total_training_steps=2", "+a.b=1").status == 3
+    assert turntree("train", "demo", "--model", "it's/m").status == 3
     assert turntree("demo", "--steps", 5, "--out", "runs/x").status == 0
     assert calls == [
         ("demo", ["trainer.total_training_steps=2", "+a.b=1"]),
+        ("demo", [r"actor_rollout_ref.model.path='it\'s/m'"]),
         {"model": None, "steps": 5, "out": Path("runs/x"), "seed": 0},
     ]
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +102,13 @@ def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert example.main(["MODEL", "--steps", "3", "data.train_batch_size=4"]) == 0
     overrides = ["actor_rollout_ref.model.path=MODEL", "trainer.total_training_steps=3", "data.train_batch_size=4"]
     assert told == [("grpo_arithmetic_cpu", overrides)]
+
+
+@pytest.mark.parametrize(("name", "extra"), [("evaluate_model", "local"), ("speculate_vllm", "vllm")])
+def test_an_example_without_its_packages_ends_in_the_line_of_a_command(
+    name: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(name)  # control
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(SystemExit, match=rf"^turntree: .* run: .*turntree\[{extra}\]"):
+        load(name)

@@ -125,7 +125,12 @@ def check_value(key: str, value: Any, default: Any) -> None:
     Raises:
         ConfigError: If the kinds differ.
     """
-    if value is None or (isinstance(value, str) and "${" in value):
+    if isinstance(value, str) and "${" in value:
+        return
+    missing = value is None and key.count(".") > 1  # as deeper sections of verl may be
+    if isinstance(default, Mapping) and default and not isinstance(value, Mapping) and not missing:
+        raise ConfigError(f"{key} is a section: expected keys with values, got {value!r:.60}")
+    if value is None:
         return
     if isinstance(default, bool):
         if not isinstance(value, bool):
@@ -142,7 +147,9 @@ def check_counts(config: DictConfig) -> None:
     """
     for key in COUNTS:
         value = OmegaConf.select(config, key)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is None and key == "trainer.total_training_steps":  # as many as the epochs have
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key} is a whole number of at least 1, got {value!r}")
 
 

@@ -100,6 +100,8 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
     ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
+    if not isinstance(section, DictConfig | dict):
+        raise ConfigError(f"turntree is a section: expected keys with values, got {section!r:.60}")
     settings = TrainSettings.read(plain(OmegaConf.create(section)), "turntree")
     check_env(settings.env, settings.env_kwargs, "turntree.env_kwargs")
     check_env(settings.env, settings.val_env_kwargs, "turntree.val_env_kwargs")
@@ -139,6 +141,12 @@ def _read(config: str) -> DictConfig:
     loaded.setdefault("defaults", [TRAINER, "_self_"])
     loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})  # options beside the file
     return loaded
+
+
+def quoted(value: str) -> str:
+    """``value`` as a string of Hydra's override grammar, whatever characters it has."""
+    escaped = value.replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
@@ -216,7 +224,7 @@ def _fit_filter(config: DictConfig) -> None:
 
 def _check_sections(config: DictConfig) -> None:
     """Raise before the start those errors that only the running processes would find."""
-    if OmegaConf.is_missing(config.actor_rollout_ref.model, "path"):
+    if OmegaConf.is_missing(config.actor_rollout_ref.model, "path") or not config.actor_rollout_ref.model.path:
         raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from functools import reduce
+from operator import or_
+from types import NoneType
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
+from turntree.agents.episodes.hints import misfit
 from turntree.agents.errors import AgentError
 from turntree.envs.nearest import nearest_hint
 
 T = TypeVar("T")
+_SIMPLE: dict[str, Any] = {
+    **{"str": str, "int": int, "float": float, "bool": bool, "None": NoneType},
+    "Mapping": Mapping[str, Any],
+}
 
 
 class ConfigError(AgentError, ValueError):
@@ -41,14 +49,28 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     """Create the dataclass ``kind`` from ``values``.
 
     Raises:
-        ConfigError: If a key is unknown, or ``kind`` refuses a value.
+        ConfigError: If a key is unknown, a value is not of its field's type, or ``kind`` refuses it.
     """
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: expected keys with values, got {values!r:.60}")
+    known = {f.name: str(f.type) for f in fields(kind)}  # type: ignore[arg-type]
     check_keys(values, known, where)
+    given = {key: value for key, value in values.items() if value is not None or not known[key].startswith("Mapping[")}
+    if missing := [f.name for f in fields(kind) if f.name not in given and f.default is MISSING is f.default_factory]:  # type: ignore[arg-type]
+        raise ConfigError(f"{where} needs {missing[0]}: give {where}.{missing[0]}")
+    for key, value in given.items():
+        if said := _misfit(value, known[key]):
+            raise ConfigError(f"{where}.{key}: {said}")
     try:
-        return kind(**values)
+        return kind(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _misfit(value: Any, hint: str) -> str:
+    """What is wrong with a value by the text of its field's type; empty if it fits, or the type is no simple one."""
+    kinds = [_SIMPLE.get(name.partition("[")[0]) for name in hint.split(" | ")]
+    return "" if None in kinds else misfit(value, reduce(or_, kinds))
 
 
 def plain(section: Any) -> Any:

@@ -53,16 +53,17 @@ class EngineSettings:
     def parse(cls, values: Mapping[str, Any] | None) -> EngineSettings:
         """Read the section, ``None`` being an empty one."""
         where = "actor_rollout_ref.rollout.engine_kwargs.turntree"
+        if not isinstance(values or {}, Mapping):
+            raise ConfigError(f"{where}: expected keys with values, got {values!r:.60}")
         sections = dict(values or {})
         if sections.get("speculation") is not None:
             sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
         if sections.get("exchange") is not None:
             sections["exchange"] = from_mapping(ExchangeSettings, sections["exchange"], f"{where}.exchange")
         if "forest" in sections:
-            forest = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in (sections["forest"] or {}).items()
-            }
+            forest = sections["forest"] or {}
+            if isinstance(forest, Mapping):
+                forest = {key: tuple(value) if isinstance(value, list) else value for key, value in forest.items()}
             sections["forest"] = from_mapping(ForestConfig, forest, f"{where}.forest")
         return from_mapping(cls, sections, where)
 

@@ -17,6 +17,7 @@ from typing import Any
 from turntree.agents.files import write_whole
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.run.full_disk import remove_halves
 
 _LATEST = "latest_checkpointed_iteration.txt"
 """Written by verl when a checkpoint is whole."""
@@ -64,13 +65,28 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
     latest = folder.checkpoints / _LATEST
     if not latest.exists():
         return 0
-    text = latest.read_text(encoding="utf-8")
-    if not text.strip().isdigit():
+    step = _latest_step(latest)
+    if step is None:
+        text = latest.read_text(encoding="utf-8")
         raise ConfigError(
             f"{latest} should hold the number of a step, got {text[:40]!r}; write that of a folder global_step_N "
             "beside it, or set trainer.resume_mode=disable"
         )
-    return int(text)
+    if not latest.stat().st_size:
+        write_whole(latest, str(step))  # verl reads it, too
+    return step
+
+
+def _latest_step(latest: Path) -> int | None:
+    """The step that verl's file names; ``None`` if it names none.
+
+    verl writes the file last, and a full disk leaves it empty: the newest checkpoint is then whole.
+    """
+    text = latest.read_text(encoding="utf-8").strip()
+    if not text:
+        there = [path.name.removeprefix("global_step_") for path in latest.parent.glob("global_step_*")]
+        return max((int(number) for number in there if number.isdigit()), default=None)
+    return int(text) if text.isdigit() else None
 
 
 class Checkpoints:
@@ -79,26 +95,37 @@ class Checkpoints:
     Args:
         trainer: verl's section ``trainer``.
         folder: Folder of the run.
+        advice: What to do that it goes on, where no checkpoint is saved.
     """
 
-    def __init__(self, trainer: Mapping[str, Any], folder: RunFolder) -> None:
+    def __init__(self, trainer: Mapping[str, Any], folder: RunFolder, advice: str) -> None:
+        self._advice = advice
         self._resumes = trainer["resume_mode"] == "auto"
         self._latest = folder.checkpoints / _LATEST
         self._earlier = None if self._resumes else self._stamp  # of a run that is not this one
+        self._folder = folder.checkpoints
+        self._there = frozenset(path.name for path in self._folder.glob("global_step_*"))
 
     @property
     def _stamp(self) -> int | None:
         return self._latest.stat().st_mtime_ns if self._latest.exists() else None
 
-    def __str__(self) -> str:
+    @property
+    def step(self) -> int:
+        """Step of the last checkpoint of this run that is whole, 0 without one."""
         if self._stamp is None or self._stamp == self._earlier:
-            return (
-                "no checkpoint was saved, so the same command begins anew; with trainer.save_freq=10 "
-                "trainer.resume_mode=auto it goes on from the last of every tenth step"
-            )
+            return 0
+        return _latest_step(self._latest) or 0
+
+    def remove_halves(self) -> None:
+        """Remove what a full disk left of the checkpoint that was written last."""
+        remove_halves(self._folder, self.step, self._there)
+
+    def __str__(self) -> str:
+        if not self.step:
+            return f"no checkpoint was saved, so the same command begins anew; {self._advice}"
         how = "" if self._resumes else " with trainer.resume_mode=auto"
-        step = self._latest.read_text(encoding="utf-8").strip()
-        return f"the same command{how} goes on after step {step}, whose checkpoint is the last"
+        return f"the same command{how} goes on after step {self.step}, whose checkpoint is the last"
 
 
 def keep_records(folder: RunFolder, step: int) -> None:

@@ -33,8 +33,8 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             on_step(step, 1.5)
         return model
 
-    def train(config, overrides, *, on_step):
-        seen.update(config=config, composition=run.compose(config, overrides))
+    def train(config, overrides, *, on_step, advice):
+        seen.update(advice=advice, config=config, composition=run.compose(config, overrides))
         write_run(Path(seen["composition"].settings.run_dir), tokenizer=False)
         for step in (1, 2, 3):
             metrics = {"critic/score/mean": step / 4, "timing_s/step": 1.0}
@@ -63,13 +63,14 @@ def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path,
         assert re.search(rf"{third} +│ +2\.00 \(2\.00 to 2\.00\) +│ +1\.50 \(", printed)
     assert "with and without drafts" not in printed, "where nothing differs nothing is said of it"
     assert asked["composition"].settings.save_policy_every == 2, "what is compared has its weights"
+    assert asked["advice"].startswith("a shorter one: --steps"), "an option that the demo takes"
 
 
 def test_drafts_have_at_most_twelve_tokens_and_plain_decoding_stays_possible(asked, model, tmp_path):
     run.main(model=str(model), out=tmp_path / "run")
     drafting = asked["composition"].verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation
     assert dict(drafting) == {"max_nodes": 12, "max_depth": 12}
-    plain = run.compose("demo", [f"actor_rollout_ref.model.path={run._quoted(str(model))}", "speculation=[none]"])
+    plain = run.compose("demo", [f"actor_rollout_ref.model.path={run.quoted(str(model))}", "speculation=[none]"])
     assert plain.verl.actor_rollout_ref.rollout.engine_kwargs.turntree.speculation is None
 
 

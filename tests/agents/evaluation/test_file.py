@@ -42,6 +42,8 @@ def test_episodes_on_other_data_are_refused(turntree: Any, tiny_model: Path, tmp
 def test_two_writers_exclude_each_other_and_the_second_is_told_who_has_it(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     first = EvalFile(path, {})
+    assert not path.exists(), "nothing is written before it begins"
+    first.begin()
     with pytest.raises(UsageError, match=rf"{path.name} is being written by process \d+ on \S+; wait for it"):
         EvalFile(path, {}, restart=True)
     first.close()

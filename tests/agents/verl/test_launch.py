@@ -23,6 +23,8 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import Phase, StepReport, train
 from turntree.agents.verl.records.phases import VARIABLE, note_phase
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.run.full_disk import remove_halves
+from turntree.agents.verl.run.resume import resumed_step
 
 
 @pytest.fixture
@@ -144,6 +146,66 @@ def test_a_process_that_is_killed_for_memory_ends_in_one_line(run: Run, caplog: 
     (record,) = caplog.records
     assert "was killed with 17.9 GB, as 22.46 of" in record.getMessage()
     assert "\n" not in record.getMessage()
+
+
+FULL = "OSError(errno.ENOSPC, 'No space left on device', '$RUN/checkpoints/half')"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FULL, "no space was left for .*/checkpoints/half .*; free some, or .*; the same command .*after step 1,"),
+        ("RuntimeError('PytorchStreamWriter failed writing file')", "no space was left for .*/run "),
+        ("OSError(errno.EDQUOT, 'Disk quota exceeded', 'x')", "no space was left for x "),
+    ],
+)
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str, said: str
+) -> None:
+    folder = RunFolder(tmp_path / "run").checkpoints
+    script = (
+        "import errno, pathlib; folder = pathlib.Path('$RUN/checkpoints')\n"
+        "for step in (1, 2): (folder / f'global_step_{step}' / 'actor').mkdir(parents=True)\n"
+        "(folder / 'latest_checkpointed_iteration.txt').write_text('1')\n"
+        f"raise {error}"
+    )
+    assert run(script) == 1
+    (record,) = caplog.records
+    assert re.match(said, record.getMessage())
+    assert "\n" not in record.getMessage()
+    assert sorted(path.name for path in folder.iterdir()) == ["global_step_1", "latest_checkpointed_iteration.txt"]
+
+
+def test_without_a_full_disk_no_folder_is_taken_for_a_half(run: Run, tmp_path: Path) -> None:
+    """The control of the test above."""
+    script = "import pathlib; pathlib.Path('$RUN/checkpoints/global_step_2').mkdir(parents=True)\nraise OSError('lost')"
+    assert run(script) == 1
+    assert (RunFolder(tmp_path / "run").checkpoints / "global_step_2").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("step", "earlier", "left"), [(1, (), [1]), (0, (), []), (2, (), [1, 2, 3]), (1, (3,), [1, 3])]
+)
+def test_only_halves_of_this_run_are_removed_and_only_beside_a_whole_one(
+    tmp_path: Path, step: int, earlier: tuple[int, ...], left: list[int]
+) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"global_step_{number}").mkdir()
+    (tmp_path / "global_step_1" / "actor").mkdir()  # verl has taken away that of step 2
+    remove_halves(tmp_path, step, frozenset(f"global_step_{number}" for number in earlier))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"global_step_{number}" for number in left]
+
+
+def test_a_step_that_a_full_disk_left_unwritten_is_that_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    latest = folder.checkpoints / "latest_checkpointed_iteration.txt"
+    (folder.checkpoints / "global_step_12").mkdir(parents=True)
+    latest.write_text("")
+    assert resumed_step({"resume_mode": "auto"}, folder) == 12
+    assert latest.read_text() == "12", "verl reads it, too"
+    latest.write_text("twelve")
+    with pytest.raises(ConfigError, match="should hold the number"):
+        resumed_step({"resume_mode": "auto"}, folder)
 
 
 def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(

@@ -34,7 +34,9 @@ def test_a_run_with_marks_is_read_as_without(run: Path, tmp_path: Path, encoding
 
 def test_an_evaluation_with_a_mark_goes_on_and_a_suite_is_read(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
-    EvalFile(path, {}, restart=True).close()
+    file = EvalFile(path, {}, restart=True)
+    file.begin()
+    file.close()
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert EvalFile(path, {}).done == {}
     suite = tmp_path / "suite.yaml"
