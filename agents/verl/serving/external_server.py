@@ -15,8 +15,6 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.protocol import Completion, DraftStats, Engine, TurnRequest
 from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.turns import VllmTurns
@@ -60,7 +58,6 @@ class ExternalServer:
     _turns: TurnServer | None = None
     _engine: Any = None
     _reuses = False
-    _counted: _CountedTurns
     _desk: TurnBatchServer
     _life: ServerLife
 
@@ -91,7 +88,7 @@ class ExternalServer:
             batch = self.config.max_num_seqs
             slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch))
         self._turns = TurnServer(
-            slots or engine,
+            engine,
             run,
             rank=self.replica_rank,
             seed=self.config.seed + self.replica_rank,
@@ -100,10 +97,10 @@ class ExternalServer:
             tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
             store=store,
             exchange=HubExchange(self.replica_rank) if shared else None,
+            slots=slots,
             restarted=self._life.restarted,
         )
-        self._counted = _CountedTurns(self._turns)
-        self._desk = TurnBatchServer(self._counted)
+        self._desk = TurnBatchServer(self._turns.engine)
 
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -114,16 +111,18 @@ class ExternalServer:
             EngineLost: If the server was restarted and has no weights yet.
         """
         self._life.require_weights()
-        if self._reuses:
+        if self._turns is not None and self._reuses:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
             if request is not None:
-                return to_token_output(await self._counted.generate(request), self.global_steps)
+                return to_token_output(await self._turns.engine.generate(request), self.global_steps)
         output = await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
         state = None if self._turns is None else trained_state(sampling_params)
         if self._turns is not None and state is not None:
             if output.stop_reason in _ENDED:
                 self._turns.note(state, output.token_ids)
-            self._counted.count_plain(len(prompt_ids), output)
+            told, tokens = output.extra_fields, len(output.token_ids)
+            cached, draft = told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens)
+            self._turns.engine.count(len(prompt_ids), tokens, cached, draft)
         return output
 
     async def generate_plainly(
@@ -230,38 +229,10 @@ class ExternalServer:
     async def _counters(self) -> dict[str, float]:
         """Counters of turns and drafter since the start, under the names of the local engine's; the model's
         time is not known here."""
+        assert self._turns is not None
         drafter = await self.draft_counters()
         spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
-        return {name: getattr(self._counted.stats, name) for name in _OF_TURNS} | spent
-
-
-class _CountedTurns:
-    """An ``Engine`` that counts the turns of another, precomputed ones left out."""
-
-    def __init__(self, turns: Engine) -> None:
-        self._turns = turns
-        self.stats = EngineStats()
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        turn = await self._turns.generate(request)
-        if not request.ahead_for:
-            self._count(len(request.prompt_ids), len(turn.token_ids), turn.cached_tokens, turn.draft)
-        return turn
-
-    def count_plain(self, prompt_tokens: int, output: TokenOutput) -> None:
-        """Count a turn of verl's own ``generate``, of which it told what it told."""
-        told, tokens = output.extra_fields, len(output.token_ids)
-        self._count(prompt_tokens, tokens, told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens))
-
-    def _count(self, prompt_tokens: int, tokens: int, cached_tokens: int, draft: DraftStats) -> None:
-        stats = self.stats
-        stats.requests += 1
-        stats.prompt_tokens += prompt_tokens
-        stats.cached_tokens += cached_tokens
-        stats.tokens += tokens
-        stats.verify_steps += draft.verify_steps
-        stats.drafted += draft.drafted
-        stats.accepted += draft.accepted
+        return {name: getattr(self._turns.engine.counted, name) for name in _OF_TURNS} | spent
 
 
 class ExternalReplica(SharingReplica):

@@ -107,7 +107,7 @@ class TurntreeServer:
             exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,
         )
-        self._desk = TurnBatchServer(self._turns)
+        self._desk = TurnBatchServer(self._turns.engine)
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = False
@@ -152,7 +152,8 @@ class TurntreeServer:
         await self._life.wait_for_weights()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse))
+        request = TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse)
+        completion = await self._turns.engine.generate(request)
         return to_token_output(completion, self._turns.step)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.precomputed import PrecomputedRequests
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.engines.vllm.turns import VllmTurns
-from turntree.agents.guesses.config import RunAheadConfig
 from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.precomputed import RunAhead
 
 
 class HeldEngine:
@@ -123,7 +122,7 @@ async def test_all_precomputed_turns_can_be_ended_those_that_wait_too(deaf: int)
 
 async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> None:
     engine = HeldEngine()
-    run_ahead = RunAhead(IdleSlots(engine, batch=4, slots=2), RunAheadConfig(enabled=True))
+    run_ahead = RunAhead(engine, slots=IdleSlots(engine, batch=4, slots=2))
     tasks = [
         asyncio.create_task(run_ahead.sample_ahead(TurnRequest((1,), Sampling(seed=n), ahead_for=2))) for n in range(3)
     ]
