@@ -1,5 +1,6 @@
 # make demo: trains an agent on the CPU and shows what speculation did. make test: every guarantee.
 SHELL := /bin/bash
+unexport PYTHONDONTWRITEBYTECODE  # without kept bytecode each of the tests' processes compiles what it imports again
 
 # Versions of the engines, one environment each: requirements/NAME.txt. `make test` takes the first, `make test-all` all.
 VLLM := vllm-0.28 vllm-0.24
@@ -47,12 +48,12 @@ test-interop:  # bridges and the gateway's clients against the packages themselv
 	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop \
 	  $(or $(TESTS),tests/envs/bridges tests/agents/gateway/clients tests/agents/harness)
 
+VLLM_FILES := $(sort $(shell grep -rlE "mark.vllm|pytest.mark, engine" tests --include=test_*.py))
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),tests/agents/engines/vllm tests/agents/verl tests/agents/gateway tests/examples) \
-	  || exit 1; which="vllm and not once"; done
+	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),$(VLLM_FILES)) || exit 1; which="vllm and not once"; done
 
-SGLANG_FILES := $(shell grep -rlE "mark.sglang|pytest.mark, engine" tests --include=test_*.py)
+SGLANG_FILES := $(sort $(shell grep -rlE "mark.sglang|pytest.mark, engine" tests --include=test_*.py))
 # A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
 # SGLang kills that process, and what pytest had caught of the reason with it.
 test-sglang:

@@ -37,6 +37,7 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.replay_rows(),
     lambda args: rule_rows.two_turn_rows(),
     lambda args: rule_rows.run_ahead_rows(),
+    lambda args: rule_rows.resume_rows(),
     lambda args: rule_rows.drawn_rows(args.draws),
     lambda args: import_module("engine_rows").rows(),  # its imports want what SGLang's environment has not
     lambda args: import_module("run_ahead_rows").rows(),

@@ -44,7 +44,9 @@ def read(path: Path, limit: int | None = None) -> list[Row]:
 
 
 def graded(rows: list[Row], judge: Judge | None = None) -> list[Score]:
-    return score_batch([row["prediction"] for row in rows], [row["gold"] for row in rows], judge=judge)
+    """Scores of the rows, none of which has a question."""
+    texts, golds = [row["prediction"] for row in rows], [row["gold"] for row in rows]
+    return score_batch(texts, golds, questions=[""] * len(rows), judge=judge)
 
 
 def accepted(rows: list[Row]) -> list[bool]:
@@ -137,16 +139,16 @@ def speed(data: Path, interpreter: str | None) -> dict[str, Any]:
     others = answers[1:] + answers[:1]
     pairs = [(gold, other) for gold, other in zip(answers, others, strict=True) if gold != other]
     wrong = [{"prediction": f"\\boxed{{{other}}}", "gold": gold} for gold, other in pairs]
-    score(r"\boxed{x+x}", "2x")
+    score(r"\boxed{x+x}", "2x", question="")
     with Judge(cache_size=0) as judge:
-        score(r"\boxed{x+x}", "2x", judge=judge)
+        score(r"\boxed{x+x}", "2x", question="", judge=judge)
         began = time.perf_counter()
         graded(wrong, judge)
         result["math500_wrong_per_second"] = len(wrong) / (time.perf_counter() - began)
         latencies = []
         for row in wrong:
             began = time.perf_counter()
-            score(row["prediction"], row["gold"], judge=judge)
+            score(row["prediction"], row["gold"], question="", judge=judge)
             latencies.append(time.perf_counter() - began)
         result["math500_wrong_p99_seconds"] = percentile(latencies, 0.99)
     peers = {}
@@ -166,7 +168,7 @@ def hostile(data: Path) -> dict[str, Any]:
     random.Random(0).shuffle(rows)
     result: dict[str, Any] = {}
     with Judge() as judge, tempfile.TemporaryDirectory() as folder:
-        score(r"\boxed{x+x}", "2x", judge=judge)
+        score(r"\boxed{x+x}", "2x", question="", judge=judge)
         began = time.perf_counter()
         graded(rows, judge)
         result["thousand_with_2_percent_hostile_seconds"] = time.perf_counter() - began
@@ -176,18 +178,19 @@ def hostile(data: Path) -> dict[str, Any]:
         inputs += [(row["prediction"], row["gold"]) for row in cases if not row["label"]]
         for text, gold in inputs:
             began = time.perf_counter()
-            right += bool(score(text, gold, judge=judge).correct)
+            right += bool(score(text, gold, question="", judge=judge).correct)
             slowest = max(slowest, time.perf_counter() - began)
         result["slowest_hostile_input_seconds"] = slowest
         result["hostile_inputs"] = len(inputs)
         result["hostile_inputs_taken_as_right"] = right
         canary = Path(folder) / "canary"
-        payloads = [f"\\boxed{{{code.replace('{canary}', str(canary))}}}" for code in CODE]
-        result["code_ran"] = any(one.correct for one in score_batch(payloads, ["7"] * len(payloads))) or canary.exists()
+        boxed = (f"\\boxed{{{code.replace('{canary}', str(canary))}}}" for code in CODE)
+        payloads = [{"prediction": text, "gold": "7"} for text in boxed]
+        result["code_ran"] = any(accepted(payloads)) or canary.exists()
         for pid in judge.worker_pids():
             os.kill(pid, signal.SIGKILL)
         pairs = [(f"\\boxed{{\\sqrt{{{2 * n * n}}}}}", f"{n}\\sqrt{{2}}") for n in range(2, 22)]
-        after = [score(text, gold, judge=judge).correct for text, gold in pairs]
+        after = [score(text, gold, question="", judge=judge).correct for text, gold in pairs]
         result["right_after_workers_were_killed"] = sum(map(bool, after)) / len(after)
     return result
 
@@ -205,7 +208,7 @@ def memory(scores: int) -> dict[str, Any]:
             for n in range(block * scores // 10, (block + 1) * scores // 10):
                 texts.append(f"\\boxed{{{n}}}" if n % 5 else f"\\boxed{{\\frac{{{n}}}{{x}}+\\sqrt{{{n % 97}}}}}")
                 golds.append(str(n + n % 2) if n % 5 else f"\\sqrt{{{n % 97}}}+\\frac{{{n}}}{{x}}")
-            score_batch(texts, golds, judge=judge)
+            score_batch(texts, golds, questions=[""] * len(texts), judge=judge)
             sizes.append((resident(os.getpid()), max(map(resident, judge.worker_pids()), default=0)))
     return {"scores": scores, "caller_mib": [size[0] for size in sizes], "worker_mib": [size[1] for size in sizes]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import rule_draws as draws
@@ -11,6 +12,7 @@ from dialogue_laws import dialogue, two_turn_law
 from enumeration import marginal, outcomes, tv
 from point_mass_laws import chain_law, sibling_law, transformed, transformed_tree_law, tree_law
 from policies import Law, Policy, near, plain, policy, product
+from resume_laws import episode_law, order_law, turn_law
 from run_ahead_laws import ahead_dialogue_law, ahead_law
 from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
 
@@ -203,6 +205,41 @@ def run_ahead_rows() -> Iterator[Row]:
         "run-ahead of two turns, another observation", "B", lambda seed: tv(*ahead_dialogue_law(policy(seed, 2))),
         "judged in the state that it was made in",
         lambda seed: tv(*ahead_dialogue_law(policy(seed, 2), "elsewhere")),
+    )  # fmt: skip
+
+
+def resume_rows() -> Iterator[Row]:
+    """Turns and episodes that updates of the weights overtake, jointly with what the policy was trained on."""
+
+    @cache
+    def turn(seed: int, broken: str = "") -> float:
+        moments = [(1,)] if broken else [(0,), (1,), (2,), (1, 2), (1, 3)]
+        return max(tv(*turn_law(policy(seed, 3), 2, some, broken)) for some in moments)
+
+    @cache
+    def episode(seed: int, broken: str = "") -> float:
+        moments = [(3,)] if broken else [(0,), (1,), (2,), (3,), (4,), *([(1, 3), (3, 4)] if seed == 3 else [])]
+        return max(tv(*episode_law(policy(seed, 2), some, broken)) for some in moments)
+
+    trained, anew, keep = (
+        ("noise that the policy was trained on", "trained"),
+        ("fresh noise behind the first token not kept", "anew"),
+        ("tokens kept without a look", "keep"),
+    )
+    for control, broken in (keep, anew, trained):
+        yield enumerated(
+            "turn that an update interrupts at any moment, joint law with what was trained on", "B", turn,
+            control, lambda seed, broken=broken: turn(seed, broken),
+        )  # fmt: skip
+    for control, broken in (keep, anew, trained, ("finished turns not judged", "unjudged")):
+        yield enumerated(
+            "episode that an update overtakes at any moment, also after its end", "B", episode,
+            control, lambda seed, broken=broken: episode(seed, broken),
+        )  # fmt: skip
+    yield enumerated(
+        "two steps of a training, the later row begun before the update", "B",
+        lambda seed: tv(*order_law(policy(seed, 3))),
+        "trained on first what ends first", lambda seed: tv(*order_law(policy(seed, 3), "finished")),
     )  # fmt: skip
 
 

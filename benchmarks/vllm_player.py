@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.engines.protocol import DraftStats, Engine, Sampling, derive_seed
+from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, sampling_params
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
-from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
@@ -64,7 +65,7 @@ class Spent:
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
-class Stepped(VllmTurns):
+class Stepped(ServedTurns):
     """An engine of the protocol; whoever waits drives it."""
 
     def __init__(
@@ -84,9 +85,7 @@ class Stepped(VllmTurns):
             **arguments,
         )
         size = self.llm.llm_engine.model_config.get_vocab_size()
-        super().__init__(
-            max_context=max_context, vocabulary=size, draft_tokens=(drafter or {}).get("num_speculative_tokens", 0)
-        )
+        super().__init__(VllmDialect(speculates=drafter is not None), max_context=max_context, vocabulary=size)
         self._reuse = REUSE.get(way)
         self.spent = Spent()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -128,18 +127,18 @@ class Stepped(VllmTurns):
         if isinstance(self.turns, PrefixReuse):
             self.turns.close_step()
 
-    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
+    async def _ask(self, name: str, asked: VllmRequest) -> Any:
         from vllm.sampling_params import RequestOutputKind
 
         answer = self._waiting[name] = asyncio.get_running_loop().create_future()
-        parameters = sampling_params(fields)
+        parameters = sampling_params(asked.fields)
         parameters.output_kind = RequestOutputKind.CUMULATIVE  # an answer a step, which is counted
-        self.llm.llm_engine.add_request(name, {"prompt_token_ids": prompt}, parameters)
+        self.llm.llm_engine.add_request(name, {"prompt_token_ids": asked.prompt}, parameters)
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive())
         return await answer
 
-    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+    async def _counters(self, name: str, tokens: int) -> DraftStats:
         drafter = getattr(self.runner, "drafter", None)
         steps, drafted, accepted = (isinstance(drafter, ForestDrafter) and drafter.take_stats(name)) or (0, 0, 0)
         return DraftStats(verify_steps=steps, drafted=drafted, accepted=accepted)

@@ -18,7 +18,7 @@ from turntree.rewards.contract import EXACT, Contract, contract_for
 from turntree.rewards.errors import MissingQuestion
 from turntree.rewards.judge import Judge, default_judge
 from turntree.rewards.reading.extract import Answer, Extraction, extract
-from turntree.rewards.result import Score, Status, Verdict
+from turntree.rewards.result import Score, Verdict
 
 _WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
 _Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]
@@ -137,13 +137,15 @@ def _begin_all(
     if len(predictions) != len(golds):
         raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
     if isinstance(contract, Contract | str):
-        contracts = [_resolved(contract)] * len(golds)
+        distinct = [_resolved(contract)]
+        contracts = distinct * len(golds)
     else:
         contracts = [_resolved(one) for one in contract]
+        distinct = list(dict.fromkeys(contracts))
     if len(contracts) != len(golds):
         raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
     if questions is None:
-        for rules in dict.fromkeys(contracts):
+        for rules in distinct:
             say_missing_question(rules, "questions")
     asked = [""] * len(golds) if questions is None else questions
     if len(asked) != len(golds):
@@ -167,9 +169,10 @@ def _begin(prediction: str, gold: str, rules: Contract, question: str, judge: Ju
     found, verdict = extraction.found, _WRONG
     if found is not None:
         triple = (gold, found, question)
-        if triple not in known:
-            known[triple] = judge.compare(gold, found, rules, question)
-        verdict = known[triple]
+        compared = known.get(triple)
+        if compared is None:
+            compared = known[triple] = judge.compare(gold, found, rules, question)
+        verdict = compared
     return _Begun(extraction, verdict, perf_counter() - started)
 
 
@@ -177,13 +180,14 @@ def _finish(begun: _Begun) -> Score:
     extraction, verdict, seconds = begun
     if isinstance(verdict, Future):
         verdict = verdict.result()
-    answer, correct = extraction.answer, verdict.correct
+    found, correct = extraction.found, verdict.correct
+    answer = found.text if found is not None else None
     return Score(
         score=1.0 if correct else 0.0,
         correct=correct,
-        status=verdict.status if extraction.status is Status.OK else extraction.status,
+        status=verdict.status if found is not None else extraction.status,
         answer=answer,
-        guessed=extraction.found is not None and extraction.found.guessed,
+        guessed=found is not None and found.guessed,
         method=verdict.method,
         components=_COMPONENTS[answer is not None, correct is not None],
         flags=extraction.flags + verdict.flags if verdict.flags else extraction.flags,

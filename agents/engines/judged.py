@@ -15,9 +15,9 @@ from itertools import takewhile
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TurnRequest
 from turntree.agents.engines.splice import join
 
-Judge = Callable[[TurnRequest], Awaitable[Completion]]
+Judge = Callable[[TurnRequest], Awaitable[Completion | None]]
 """Draws a token at each position of a request's ``draft``, as if all those before it had been sampled: a completion
-of as many tokens, or one that was aborted, with none."""
+of as many tokens, or one that was aborted, with none. ``None`` if the engine drew nothing, as it cannot."""
 Continue = Callable[[TurnRequest, int], Awaitable[Completion]]
 """Samples the rest of a turn whose first tokens, so many, stand at the end of the request's prompt."""
 
@@ -46,9 +46,11 @@ def usable(request: TurnRequest) -> list[int]:
 
 
 async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Completion:
-    """The turn of ``request``, its draft judged in one pass."""
+    """The turn of ``request``, its draft judged in one pass, if the engine does so."""
     guess, sampling = usable(request), request.sampling
     drawn = await judge(replace(request, draft=guess))
+    if drawn is None:
+        return await go_on(request, 0)
     if drawn.finish_reason is FinishReason.ABORT:
         return drawn
     same = shared(guess, drawn.token_ids)
@@ -65,6 +67,8 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
         # New weights wait for running requests, and between a turn's two none runs: a turn is of one policy.
         return await go_on(replace(request, draft=()), 0)
     done = join(head, tail)
+    if len(done.behaviour_logprobs) < len(done.token_ids):  # known of judged tokens, but not of all sampled ones
+        done = replace(done, behaviour_logprobs=())
     return done if drawn.levels else replace(done, levels="")
 
 

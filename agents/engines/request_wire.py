@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 
@@ -76,6 +77,24 @@ def request_entries(
     if judged:
         entries |= {JUDGED: True, MOST: most}
     return entries
+
+
+def turn_entries(request: TurnRequest, *, given: int, judged: bool = False) -> dict[str, Any]:
+    """The entries of a turn's request; of a judged one the draft stands in the prompt.
+
+    Args:
+        request: The turn.
+        given: As in ``request_entries``.
+        judged: As in ``request_entries``.
+    """
+    return request_entries(
+        state=request.state,
+        seed=request.sampling.seed,
+        draft=() if judged else request.draft,
+        given=given,
+        judged=judged,
+        most=request.sampling.max_tokens,
+    )
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:

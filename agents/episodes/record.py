@@ -25,7 +25,7 @@ from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
-_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "forced")
+_SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 """Fields of a completion that are tuples; records of older versions lack the last ones."""
 
 

@@ -94,6 +94,11 @@ def _joined(head: Completion, forced: tuple[int, ...], tail: Completion | None) 
         else (),
         cached_tokens=head.cached_tokens,
         weights_version=min(head.weights_version, last.weights_version),
+        versions=_whole(head.versions, head, head.weights_version)
+        + (head.weights_version,) * count
+        + _whole(last.versions, last, last.weights_version)
+        if head.versions or last.versions
+        else (),
         levels="".join([*_whole(tuple(head.levels), head, "A"), "A" * count, *_whole(tuple(last.levels), last, "A")])
         if head.levels or last.levels
         else "",

@@ -212,7 +212,7 @@ def _stock(arguments: dict[str, Any], stack: ExitStack) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from turntree.agents.engines.request_wire import request_entries
-    from turntree.agents.engines.vllm.turns import sampling_params
+    from turntree.agents.engines.vllm.dialect import sampling_params
 
     del arguments["worker_extension_cls"]
     engine: Any = None

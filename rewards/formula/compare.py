@@ -152,13 +152,16 @@ def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -
         return Verdict(correct=True, method="tolerance")
     verdict = _decide(right, ours)
     if not verdict.correct and "," in gold + text:  # 1,234 may be one number or two
+        tried = [(right, ours)]
         for one, other in ((False, True), (True, False), (False, False)):
             try:
-                again = _decide(parse(gold, thousands=one), parse(text, thousands=other))
+                pair = parse(gold, thousands=one), parse(text, thousands=other)
+                again = verdict if pair in tried else _decide(*pair)
             except (Malformed, Suspect, LimitExceeded):
                 continue
             if again.correct:
                 return again
+            tried.append(pair)
     return verdict
 
 

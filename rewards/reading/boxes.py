@@ -80,20 +80,24 @@ class _Box(NamedTuple):
 def lone_number(text: str) -> str | None:
     """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
     start = text.find("\\boxed{")
-    if start < 0 or "<" in text or may_think(text) or "%" in text or text.count("box") != 1:
+    if start < 0 or "<" in text or "%" in text or text.count("box") != 1 or "~~" in text or "]:" in text:
         return None
-    if "\\if" in text or "\\begin" in text or "~~" in text or "def\\" in text or "command" in text or "]:" in text:
-        return None  # parts of it may not be shown
     end = text.find("}", start)
     number = text[start + 7 : end]
-    if not (number.isdecimal() and number.isascii() and len(number) < 40):
+    if not (number.isdecimal() and number.isascii() and len(number) < 40) or may_think(text):
         return None
     before = text[max(0, start - 60) : start].lower()
-    if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
-        return None
+    if text.count("\\") > 1:  # other commands than the box: parts of the text may not be shown
+        if "\\if" in text or "\\begin" in text or "def\\" in text or "command" in text:
+            return None
+        if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
+            return None
+        if start > 60 and HIDING.search(text, 0, start):
+            return None
     if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
         return None
-    if text[end + 1 :].strip(" .$)]\\\n*") or (start > 60 and HIDING.search(text, 0, start)):
+    behind = text[end + 1 :]
+    if behind != "." and behind.strip(" .$)]\\\n*"):
         return None
     return number
 

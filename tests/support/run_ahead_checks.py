@@ -109,7 +109,7 @@ class RunAheadChecks:
     ) -> None:
         """In the engine's own queue; without the number, as control, in the order in which they came."""
         if not by_priority:
-            monkeypatch.setattr(f"{type(engine).__mro__[1].__module__}._PRECOMPUTED", 0)
+            monkeypatch.setattr(type(engine._dialect), "precomputed", 0)
         batch = engine.config.max_batch
         ahead = [asyncio.create_task(engine.generate(asked(n % 6, 16, step=2, name="many"))) for n in range(3 * batch)]
         await soon(lambda: engine.live == 3 * batch or any(task.done() for task in ahead), 120)

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TopLogprobs
-from turntree.agents.engines.sglang.parameters import cuts
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
@@ -24,15 +23,12 @@ _NOTHING = -1e30
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def completion(
-    answer: Mapping[str, Any], sampling: Sampling, *, weights_version: int, vocabulary: int | None = None
-) -> Completion:
+def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int | None = None) -> Completion:
     """A sampled turn.
 
     Args:
         answer: SGLang's answer, with log-probabilities.
         sampling: Sampling parameters of the request.
-        weights_version: Version of the policy's weights.
         vocabulary: Size of the model's vocabulary; ``None`` if unknown.
     """
     info = answer["meta_info"]
@@ -59,25 +55,23 @@ def completion(
         draft=draft_stats(info, len(tokens)),
         accepted=flags,
         cached_tokens=info.get("cached_tokens") or 0,
-        weights_version=weights_version,
         behaviour_logprobs=tuple(behaviour.tolist()),
         top=top,
     )
 
 
-def judged(answer: Mapping[str, Any], count: int, sampling: Sampling, *, weights_version: int) -> Completion | None:
+def judged(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Completion | None:
     """The tokens drawn at the positions of a guess; ``None`` if SGLang drew none (``drawing.judging``).
 
     Args:
-        answer: SGLang's answer to ``judging_arguments``.
+        answer: SGLang's answer to ``SglangDialect.judging``.
         count: Tokens of the guess.
         sampling: Sampling parameters of the request.
-        weights_version: Version of the policy's weights.
     """
     info = answer["meta_info"]
     reason, cached = _reason(info, (), sampling), info.get("cached_tokens") or 0
     if reason is FinishReason.ABORT:
-        return Completion(token_ids=(), logprobs=(), finish_reason=reason, weights_version=weights_version)
+        return Completion(token_ids=(), logprobs=(), finish_reason=reason)
     rows = (info.get("input_top_logprobs") or [])[-count:]
     if len(rows) != count or not all(row and len(row) == 2 and row[0][1] == row[1][1] for row in rows):
         return None
@@ -88,16 +82,20 @@ def judged(answer: Mapping[str, Any], count: int, sampling: Sampling, *, weights
         logprobs=tuple(before),
         finish_reason=reason,
         cached_tokens=cached,
-        weights_version=weights_version,
         behaviour_logprobs=tuple(after),
     )
+
+
+def cuts(sampling: Sampling) -> bool:
+    """Whether the distribution differs from the model's at its temperature."""
+    return sampling.top_p < 1 or sampling.top_k != -1 or sampling.min_p > 0
 
 
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
     """The model's log-probabilities at temperature 1 at each of the ``count`` last tokens and after them.
 
     Args:
-        answer: SGLang's answer to a ``scoring_request`` of ``width`` most probable tokens.
+        answer: SGLang's answer to ``SglangDialect.scoring`` of ``width`` most probable tokens.
         count: Tokens that were scored.
         width: Most probable tokens at each position.
     """

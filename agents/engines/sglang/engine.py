@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
+from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
 from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.settings import VARIABLE
-from turntree.agents.engines.sglang.turns import SglangTurns
 from turntree.agents.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _IDLE_SECONDS = 60.0
 """Time that running requests may take to end before the cache is emptied, seconds."""
 
 
-class SglangEngine(SglangTurns):
+class SglangEngine(ServedTurns):
     """Generates and scores turns with SGLang. Create it in the main thread, whose signals SGLang handles.
 
     >>> engine = SglangEngine("path/to/model", config=SglangEngineConfig(draft_tokens=8))  # doctest: +SKIP
@@ -70,10 +71,11 @@ class SglangEngine(SglangTurns):
         self._thread.start()
         self._engine.loop = _OtherThread(self._loop)  # its synchronous methods wait for this thread
         self._live: set[str] = set()
+        vocabulary = int(self._engine.tokenizer_manager.model_config.vocab_size)
         super().__init__(
+            SglangDialect(speculates=self.config.speculates, vocabulary=vocabulary),
             max_context=self.config.max_context,
-            vocabulary=int(self._engine.tokenizer_manager.model_config.vocab_size),
-            speculates=self.config.speculates,
+            vocabulary=vocabulary,
             priorities=self._engine.tokenizer_manager.server_args.enable_priority_scheduling,
         )
 
@@ -152,12 +154,11 @@ class SglangEngine(SglangTurns):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         if self._loop.is_closed():
             raise RuntimeError("the engine is closed; make a new SglangEngine")
-        name = arguments["rid"]
         self._live.add(name)
-        work = self._engine.async_generate(**arguments)
+        work = self._engine.async_generate(**asked, rid=name)
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         except asyncio.CancelledError:
@@ -166,10 +167,9 @@ class SglangEngine(SglangTurns):
         finally:
             self._live.discard(name)
 
-    async def _states(self) -> Sequence[Mapping[str, Any]]:
+    async def _judges(self) -> bool:
         work = self._engine.tokenizer_manager.get_internal_state()
-        states: list[dict[str, Any]] = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-        return states
+        return judged_by(await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
 
     async def _abort(self, names: Sequence[str]) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._abort_by(names), self._loop))

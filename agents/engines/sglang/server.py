@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.server_client import ServerClient, ServerError
-from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
 
 _IDLE_SECONDS = 60.0
 """Time that running requests may take to end before the cache is emptied, seconds."""
 
 
-class SglangServer(SglangTurns):
+class SglangServer(ServedTurns):
     """Generates and scores turns with an SGLang server.
 
     >>> engine = SglangServer("http://localhost:30000")  # doctest: +SKIP
@@ -53,7 +53,8 @@ class SglangServer(SglangTurns):
         seconds: float = 600.0,
         transport: Any = None,
     ) -> None:
-        super().__init__(max_context=max_context, vocabulary=vocabulary, speculates=speculates)
+        dialect = SglangDialect(speculates=speculates, vocabulary=vocabulary)
+        super().__init__(dialect, max_context=max_context, vocabulary=vocabulary)
         self._client = ServerClient(
             base_url,
             kind="an SGLang server",
@@ -71,7 +72,7 @@ class SglangServer(SglangTurns):
             model: Its directory, as the server sees it.
             version: Version of the weights; ``None`` counts up.
 
-        ServerError: If the server refuses it.
+        Raises:
             ServerError: If the server does not take it.
             TimeoutError: If running requests did not end.
         """
@@ -103,14 +104,13 @@ class SglangServer(SglangTurns):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = (await self._client.run(self._turn(arguments))).json()
+    async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = (await self._client.run(self._turn({**asked, "rid": name}))).json()
         return answer
 
-    async def _states(self) -> Sequence[Mapping[str, Any]]:
+    async def _judges(self) -> bool:
         reply = await self._client.run(self._client.answer("GET", "/server_info"))
-        states: list[dict[str, Any]] = reply.json().get("internal_states", []) if reply.status_code == 200 else []
-        return states
+        return reply.status_code == 200 and judged_by(reply.json().get("internal_states", []))
 
     async def _turn(self, arguments: dict[str, Any]) -> Any:
         try:

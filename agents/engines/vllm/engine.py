@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.config import VllmEngineConfig
+from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
-from turntree.agents.engines.vllm.turns import VllmTurns, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.errors import MissingExtra
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class VllmEngine(VllmTurns):
+class VllmEngine(ServedTurns):
     """Generates and scores turns with vLLM.
 
     >>> engine = VllmEngine("path/to/model", config=VllmEngineConfig(max_context=4096))  # doctest: +SKIP
@@ -61,9 +62,9 @@ class VllmEngine(VllmTurns):
             self.close()
             raise
         super().__init__(
+            VllmDialect(speculates=self.config.speculative_config is not None),
             max_context=self.config.max_context,
             vocabulary=vocabulary,
-            draft_tokens=(self.config.speculative_config or {}).get("num_speculative_tokens") or 0,
             priorities=schedules_by_priority(self._llm),
         )
 
@@ -132,20 +133,22 @@ class VllmEngine(VllmTurns):
         announce_server()
         arguments = self.config.to_engine_args(model, on_cpu=current_platform.is_cpu())
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-        self._counters = TurnCounters(partial(ask_workers, self._llm))
+        self._turn_counters = TurnCounters(partial(ask_workers, self._llm))
         model_runner.check_seeded(await ask_workers(self._llm, "turntree_draws_by_seed"))
         size: int = self._llm.model_config.get_vocab_size()
         return size
 
-    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
-        return await self._thread.run(self._run(name, prompt, fields, priority))
+    async def _ask(self, name: str, asked: VllmRequest) -> Any:
+        return await self._thread.run(self._final(name, asked))
 
-    async def _run(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
+    async def _final(self, name: str, asked: VllmRequest) -> Any:
+        """vLLM's last output of a request."""
         self._live.add(name)
-        final = None
-        asked = self._llm.generate({"prompt_token_ids": prompt}, sampling_params(fields), name, priority=priority)
+        final, prompt = None, {"prompt_token_ids": asked.prompt}
         try:
-            async for output in asked:
+            async for output in self._llm.generate(
+                prompt, sampling_params(asked.fields), name, priority=asked.priority
+            ):
                 final = output
         finally:
             self._live.discard(name)
@@ -154,10 +157,10 @@ class VllmEngine(VllmTurns):
     async def _abort(self, names: Sequence[str]) -> None:
         await self._thread.run(self._llm.abort(list(names)))
 
-    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+    async def _counters(self, name: str, tokens: int) -> DraftStats:
         if self.config.speculative_config is None:
             return DraftStats(verify_steps=tokens)
-        return await self._thread.run(self._counters.of(name))
+        return await self._thread.run(self._turn_counters.of(name))
 
     async def _reload(self, folder: str) -> None:
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": folder})

@@ -14,16 +14,16 @@ are 0, "not counted", and weights cannot be updated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
+from turntree.agents.engines.protocol import Completion, Sampling, Scores, TurnRequest
 from turntree.agents.engines.request_wire import flat, request_entries
 from turntree.agents.engines.server_client import ServerClient, ServerError
 from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
-from turntree.agents.engines.vllm.outputs import completion
-from turntree.agents.engines.vllm.parameters import parameters, scoring_parameters
+from turntree.agents.engines.vllm.dialect import completion, parameters, scoring_parameters
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0
@@ -85,15 +85,8 @@ class VllmServer:
         choice, cached = await self._client.run(self._ask(request.prompt_ids, fields, entries))
         rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
         said = [int(token) for token in choice["token_ids"]]
-        return completion(
-            said,
-            TokenLogprobs.from_rows(said, rows, sampling.top_logprobs),
-            choice["finish_reason"],
-            sampling,
-            draft=DraftStats(),
-            cached_tokens=cached,
-            weights_version=0,
-        )
+        readings = TokenLogprobs.from_rows(said, rows, sampling.top_logprobs)
+        return replace(completion(said, readings, choice["finish_reason"], sampling), cached_tokens=cached)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0

@@ -20,8 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.sglang.dialect import PRIORITIES
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
-from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of, fit_context
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings

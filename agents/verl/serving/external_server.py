@@ -15,9 +15,8 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.state_wire import to_wire
-from turntree.agents.engines.vllm.turns import VllmTurns
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -61,7 +60,7 @@ class ExternalServer:
     _desk: TurnBatchServer
     _life: ServerLife
 
-    def engine_and_store(self) -> tuple[VllmTurns | SglangTurns, RemoteStore | None] | None:
+    def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
         the replica that answers no requests."""
         raise NotImplementedError

@@ -16,9 +16,10 @@ import ray
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.context_length import KEPT
-from turntree.agents.engines.sglang.turns import SglangTurns
+from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
 from turntree.agents.engines.sglang.wire import DRAFTED
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
@@ -42,7 +43,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         if manager is not None:  # only the first node of a replica answers requests
             manager.generate_request = noted(manager.generate_request)
 
-    def engine_and_store(self) -> tuple[SglangTurns, RemoteStore | None] | None:
+    def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""
         if self.tokenizer_manager is None:
             return None
@@ -91,23 +92,25 @@ def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..
     return generate_request
 
 
-class _ServerTurns(SglangTurns):
+class _ServerTurns(ServedTurns):
     """verl's server as a ``ScoringEngine``."""
 
     def __init__(self, server: DraftingSglangServer) -> None:
+        arguments = server.tokenizer_manager.server_args
+        vocabulary = int(server.tokenizer_manager.model_config.vocab_size)
         super().__init__(
+            SglangDialect(speculates=bool(arguments.speculative_algorithm), vocabulary=vocabulary),
             max_context=server.config.max_model_len - KEPT,
-            vocabulary=int(server.tokenizer_manager.model_config.vocab_size),
-            speculates=bool(server.tokenizer_manager.server_args.speculative_algorithm),
-            priorities=server.tokenizer_manager.server_args.enable_priority_scheduling,
+            vocabulary=vocabulary,
+            priorities=arguments.enable_priority_scheduling,
         )
         self._server = server
 
-    async def _ask(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         from sglang.srt.managers.io_struct import GenerateReqInput
         from verl.workers.rollout.sglang_rollout.utils import SGLANG_LORA_NAME
 
-        request = GenerateReqInput(**arguments)
+        request = GenerateReqInput(**asked, rid=name)
         if self._server.lora_as_adapter:
             request.lora_path = SGLANG_LORA_NAME
         answer: dict[str, Any] = await anext(self._server.tokenizer_manager.generate_request(request, None))
@@ -117,6 +120,5 @@ class _ServerTurns(SglangTurns):
         for name in names:
             self._server.tokenizer_manager.abort_request(rid=name)
 
-    async def _states(self) -> Sequence[Mapping[str, Any]]:
-        states: list[dict[str, Any]] = await self._server.tokenizer_manager.get_internal_state()
-        return states
+    async def _judges(self) -> bool:
+        return judged_by(await self._server.tokenizer_manager.get_internal_state())

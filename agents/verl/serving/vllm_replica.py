@@ -23,10 +23,17 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.vllm.dialect import (
+    VllmDialect,
+    VllmRequest,
+    read_at_end,
+    sampling_params,
+    schedules_by_priority,
+)
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
-from turntree.agents.engines.vllm.turns import VllmTurns, read_at_end, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -96,7 +103,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
             given = {"max_num_batched_tokens": self.config.max_num_batched_tokens} | engine_kwargs
             engine_kwargs |= on_accelerator(given, rows=self.config.max_num_seqs, ranks=ranks)
 
-    def engine_and_store(self) -> tuple[VllmTurns, RemoteStore | None] | None:
+    def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""
         if self.node_rank != 0:
             return None
@@ -247,27 +254,27 @@ def _count_back(server: Any, asked: _Asked) -> None:
     asked.landed = False
 
 
-class _ServerTurns(VllmTurns):
+class _ServerTurns(ServedTurns):
     """verl's server as a ``ScoringEngine``: its gate, its adapters, its abortion of requests."""
 
     def __init__(self, server: DraftingVllmServer) -> None:
         super().__init__(
+            VllmDialect(speculates=server.draft_tokens > 0),
             max_context=server.config.max_model_len,
             vocabulary=server.engine.model_config.get_vocab_size(),
-            draft_tokens=server.draft_tokens,
             priorities=schedules_by_priority(server.engine),
         )
         self._server = server
 
-    async def _ask(self, name: str, prompt: list[int], fields: dict[str, Any], priority: int) -> Any:
-        asked, parameters = _Asked(fields), {"max_tokens": fields["max_tokens"]}
-        with _asking(asked):
-            call = vLLMHttpServer.generate(self._server, prompt, parameters, name, priority=priority)
+    async def _ask(self, name: str, asked: VllmRequest) -> Any:
+        sent, parameters = _Asked(asked.fields), {"max_tokens": asked.fields["max_tokens"]}
+        with _asking(sent):
+            call = vLLMHttpServer.generate(self._server, asked.prompt, parameters, name, priority=asked.priority)
             await self._server.alive(call)
-        return asked.output
+        return sent.output
 
     async def _abort(self, names: Sequence[str]) -> None:
         await self._server.engine.abort(list(names))
 
-    async def _draft_stats(self, name: str, tokens: int) -> DraftStats:
+    async def _counters(self, name: str, tokens: int) -> DraftStats:
         return await self._server.draft_stats(name) if self._server.draft_tokens else DraftStats(verify_steps=tokens)

@@ -7,6 +7,7 @@ Invariant: reading is bounded by the limits and runs nothing. A text that is no 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.commands import Commands
@@ -49,6 +50,7 @@ _CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
+@lru_cache(maxsize=256)  # a gold answer is read for every answer that it is compared with
 def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     """The syntax tree of an answer.
 

@@ -18,13 +18,12 @@ from policy_law import PolicyLaw, chi_square
 from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.engines.sglang import turns
+from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.dialect import PRIORITIES, SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
-from turntree.agents.engines.sglang.parameters import UnsupportedSampling
 from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.sglang.turns import PRIORITIES
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import SpecForest
@@ -192,7 +191,7 @@ class TestRunAhead(RunAheadChecks):
     ) -> None:
         """Without the number, as control, a requested turn waits until one of those that came before has ended."""
         if not by_priority:
-            monkeypatch.setattr(turns, "_PRECOMPUTED", 0)
+            monkeypatch.setattr(SglangDialect, "precomputed", 0)
         batch, seeds = engine.config.max_batch, range(4)
         long = [policy.seeded(PROMPT, LONG, seed) for seed in seeds]
         first = False

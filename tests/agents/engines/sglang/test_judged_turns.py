@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from policy_law import PolicyLaw
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import GIVEN
-from turntree.agents.engines.sglang import answers, parameters, turns
+from turntree.agents.engines.sglang import answers
 from turntree.agents.engines.sglang.config import SglangEngineConfig
+from turntree.agents.engines.sglang.dialect import SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.spec_tree.rules.transforms import Transforms, law
@@ -182,17 +184,18 @@ async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(
     plain = await engine.generate(asked(PROMPT, sampling))
     right, late = drafts_of(plain.token_ids)[0], drafts_of(plain.token_ids)[3]
     if fault == "the draft is believed":
-        believed = lambda answer, *rest, **more: replace(answers.judged(answer, *rest, **more), token_ids=tuple(late))  # noqa: E731
-        monkeypatch.setattr(turns, "judged", believed)
+        believed = lambda judged, *given: replace(judged(*given), token_ids=tuple(late))  # noqa: E731
+        monkeypatch.setattr(answers, "judged", partial(believed, answers.judged))
         turn = await engine.generate(asked(PROMPT, sampling, late))
         assert turn.token_ids[:30] == plain.token_ids[:30]
     else:
+        judging = SglangDialect.judging
 
-        def earlier(request: TurnRequest, **options: Any) -> dict[str, Any]:
-            arguments = parameters.judging_arguments(request, **options)
+        def earlier(dialect: SglangDialect, request: TurnRequest) -> dict[str, Any]:
+            arguments = judging(dialect, request)
             arguments["sampling_params"]["custom_params"][GIVEN] -= 1
             return arguments
 
-        monkeypatch.setattr(turns, "judging_arguments", earlier)
+        monkeypatch.setattr(SglangDialect, "judging", earlier)
         turn = await engine.generate(asked(PROMPT, sampling, right))
     assert not same(turn, plain)

@@ -93,7 +93,7 @@ async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
     assert isinstance(server, ScoringEngine)
     state = DialogueState(exact=5, task="7")
     turn = await server.generate(
-        TurnRequest(PROMPT, Sampling(max_tokens=6, seed=3, top_logprobs=2), state=state, draft=(9, 8))
+        TurnRequest(PROMPT, Sampling(max_tokens=6, seed=3, top_logprobs=2), state=state, draft=(3, 2, 9))
     )
     assert turn.token_ids == (0, 1, 2, 3, 0, 1)
     assert turn.logprobs == pytest.approx(LAW[list(turn.token_ids)])
@@ -105,7 +105,7 @@ async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
     path, body = stand_in.asked[0]
     assert (path, body["input_ids"]) == ("/generate", list(PROMPT))
     sent = body["sampling_params"]["custom_params"]
-    assert (state_of(sent), seed_of(sent), draft_of(sent)) == (state, 3, [9, 8])
+    assert (state_of(sent), seed_of(sent), draft_of(sent)) == (state, 3, [3, 2])
 
 
 async def test_scores_are_made_of_the_log_probabilities_of_the_prompt(server):
@@ -198,8 +198,8 @@ async def test_a_turn_is_of_one_policy_though_weights_come_between_its_two_reque
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         ask = client._ask
 
-        async def updated(arguments: dict[str, Any]) -> dict[str, Any]:
-            answer = await ask(arguments)
+        async def updated(*asked: Any) -> dict[str, Any]:
+            answer = await ask(*asked)
             client.version = 1
             return answer
 

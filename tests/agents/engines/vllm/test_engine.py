@@ -13,8 +13,8 @@ from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.vllm.engine import VllmEngine
-from turntree.agents.engines.vllm.parameters import UnsupportedSampling
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 

@@ -13,7 +13,7 @@ from policy_law import PolicyLaw
 from run_ahead_checks import LONG, all_of, asked
 from tiny_vllm import drafting_engine
 
-from turntree.agents.engines.vllm import turns
+from turntree.agents.engines.vllm.dialect import VllmDialect
 from turntree.agents.engines.vllm.engine import VllmEngine
 
 pytestmark = [pytest.mark.vllm, pytest.mark.release]
@@ -36,7 +36,7 @@ async def test_a_precomputed_turn_loses_its_keys_and_values_to_a_requested_one_a
 ) -> None:
     """Without the number, as control, the turn that came first ends first."""
     if not by_priority:
-        monkeypatch.setattr(turns, "_PRECOMPUTED", 0)
+        monkeypatch.setattr(VllmDialect, "precomputed", 0)
     ended: list[int] = []
     seeds = (11, 12, 13) if by_priority else (21, 22, 23)  # nothing is drafted from the other case
     ahead = [asyncio.create_task(engine.generate(asked(seed, LONG, step=2, name=f"{seed}"))) for seed in seeds[:2]]

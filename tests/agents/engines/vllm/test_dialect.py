@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.token_logprobs import TokenLogprobs
-from turntree.agents.engines.vllm.outputs import completion
-from turntree.agents.engines.vllm.parameters import UnsupportedSampling, parameters
+from turntree.agents.engines.vllm.dialect import completion, parameters
 
 TOKENS = (3, 1)
 READ = TokenLogprobs(
@@ -15,7 +15,7 @@ READ = TokenLogprobs(
 
 
 def made(sampling: Sampling, finish: str | None = "stop") -> Completion:
-    return completion(TOKENS, READ, finish, sampling, draft=DraftStats(drafted=3), cached_tokens=2, weights_version=1)
+    return completion(TOKENS, READ, finish, sampling)
 
 
 def test_names_and_meanings_are_vllms() -> None:
@@ -52,7 +52,6 @@ def test_a_completion_says_which_law_drew_its_tokens() -> None:
     assert drawn.token_ids == TOKENS
     assert drawn.logprobs == drawn.behaviour_logprobs == (-2.0, -0.5)
     assert drawn.top.ids.tolist() == [[4, 3], [1, 0]]
-    assert (drawn.draft.drafted, drawn.cached_tokens, drawn.weights_version) == (3, 2, 1)
     assert made(Sampling()).top is None
 
 

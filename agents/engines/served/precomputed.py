@@ -14,16 +14,14 @@ from turntree.agents.engines.protocol import TurnRequest
 class PrecomputedRequests:
     """Part of an engine that takes ``TurnRequest.ahead_for``."""
 
-    priority_setting: str
-    """The argument with which the engine schedules by priority, as a message names it."""
-
-    def __init__(self, *, priorities: bool) -> None:
+    def __init__(self, *, priorities: bool, setting: str) -> None:
         """Begin without any.
 
         Args:
             priorities: Whether the engine schedules by priority.
+            setting: The argument with which it does, as a message names it.
         """
-        self._priorities = priorities
+        self._priorities, self._setting = priorities, setting
         self._ahead: dict[str, None] = {}
 
     async def abort_ahead(self, most: int | None = None) -> None:
@@ -51,7 +49,7 @@ class PrecomputedRequests:
         if request.ahead_for and not self._priorities:
             raise ValueError(
                 f"a precomputed turn must come after all others, got one for step {request.ahead_for} in an engine "
-                f"that does not schedule by priority; start it with {self.priority_setting}"
+                f"that does not schedule by priority; start it with {self._setting}"
             )
 
     @contextmanager

@@ -1,0 +1,113 @@
+"""``SglangDialect``: turns as SGLang's requests, for the engine in process, a client of a server and verl's server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.request_wire import turn_entries
+from turntree.agents.engines.served.dialect import UnsupportedSampling, sampling_fields
+from turntree.agents.engines.sglang import answers
+from turntree.agents.engines.sglang.wire import JUDGES, OURS
+from turntree.agents.engines.token_logprobs import TokenLogprobs
+
+_RECORDED = 64
+"""Most probable tokens requested to compute the distribution after top-p or min-p from."""
+PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
+"""Arguments with which SGLang schedules by priority, higher numbers first; without the second one a request without a
+number would come last."""
+
+
+class SglangDialect:
+    """The ``Dialect`` of SGLang: its arguments of a request, without the id.
+
+    Args:
+        speculates: Whether the engine may verify drafts.
+        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
+    """
+
+    priority_setting: ClassVar[str] = "enable_priority_scheduling=true and default_priority_value=0"
+    spare: ClassVar[int] = 1
+    precomputed: ClassVar[int] = -1000
+    """Priority of a precomputed turn's requests, below ``PRIORITIES`` by more than SGLang's threshold of preemption."""
+
+    def __init__(self, *, speculates: bool, vocabulary: int | None) -> None:
+        self.speculates = speculates
+        self.vocabulary = vocabulary
+
+    def judges(self, sampling: Sampling) -> bool:
+        """See ``Dialect``."""
+        return True
+
+    def turn(self, request: TurnRequest, given: int) -> dict[str, Any]:
+        """See ``Dialect``."""
+        sampling = request.sampling
+        penalties = (sampling.repetition_penalty != 1, sampling.presence_penalty != 0, sampling.frequency_penalty != 0)
+        if self.speculates and any(penalties):
+            raise UnsupportedSampling(
+                "SGLang applies the same penalties to all nodes of a draft tree, got repetition_penalty="
+                f"{sampling.repetition_penalty}, presence_penalty={sampling.presence_penalty}, frequency_penalty="
+                f"{sampling.frequency_penalty}; use 1, 0 and 0, or an engine without speculation (draft_tokens=0)"
+            )
+        return {
+            "input_ids": list(request.prompt_ids),
+            "sampling_params": {
+                **sampling_fields(sampling),
+                "top_k": sampling.top_k,
+                "max_new_tokens": sampling.max_tokens,
+                "custom_params": {OURS: True, **turn_entries(request, given=given)},
+            },
+            "return_logprob": True,
+            "top_logprobs_num": self._recorded(sampling),
+        } | ({"priority": self.precomputed} if request.ahead_for else {})
+
+    def judging(self, request: TurnRequest) -> dict[str, Any]:
+        """See ``Dialect`` and ``drawing.judging``."""
+        prompt, guess = list(request.prompt_ids), list(request.draft)
+        given = replace(request, prompt_ids=[*prompt, *guess], sampling=replace(request.sampling, max_tokens=1))
+        arguments = self.turn(given, 0)
+        entries = turn_entries(request, given=len(guess), judged=True)
+        arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
+        return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
+
+    def scoring(self, whole: Sequence[int], known: int, top: int) -> dict[str, Any]:
+        """See ``Dialect``."""
+        return {
+            "input_ids": list(whole),
+            "sampling_params": {"temperature": 1.0, "max_new_tokens": 1, "ignore_eos": True},
+            "return_logprob": True,
+            "logprob_start_len": known - 1,
+            "top_logprobs_num": top,
+        }
+
+    def again(self, asked: Any, answer: Any) -> None:
+        """See ``Dialect``: SGLang computes all that is asked for."""
+
+    def completion(self, answer: Mapping[str, Any], sampling: Sampling) -> Completion:
+        """See ``Dialect``."""
+        return answers.completion(answer, sampling, vocabulary=self.vocabulary)
+
+    def drawn(self, answer: Mapping[str, Any], request: TurnRequest) -> Completion | None:
+        """See ``Dialect``."""
+        return answers.judged(answer, len(request.draft), request.sampling)
+
+    def scored(self, answer: Mapping[str, Any], count: int, top: int) -> tuple[TokenLogprobs, int] | None:
+        """See ``Dialect``."""
+        info = answer["meta_info"]
+        if (info.get("finish_reason") or {}).get("type") not in (FinishReason.LENGTH, FinishReason.STOP):
+            return None
+        return answers.scored(answer, count, top), info.get("cached_tokens") or 0
+
+    def _recorded(self, sampling: Sampling) -> int:
+        """Number of most probable tokens requested, before top-k, top-p and min-p."""
+        if not sampling.top_logprobs or not answers.cuts(sampling):
+            return sampling.top_logprobs
+        most = max(sampling.top_logprobs, sampling.top_k + 1, _RECORDED)
+        return most if self.vocabulary is None else min(most, self.vocabulary)
+
+
+def judged_by(states: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether SGLang judges drafts, by the internal states of its schedulers; they may not be known."""
+    return next((bool(state.get(JUDGES, False)) for state in states), False)

@@ -1,0 +1,227 @@
+"""``VllmDialect``: turns as vLLM's requests, and vLLM's outputs as completions, in this process and for verl's server.
+
+vLLM must run with ``logprobs_mode=processed_logprobs``, so that log-probabilities of sampled tokens are those after
+all transforms, and with ``max_logprobs=-1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TopLogprobs, TurnRequest
+from turntree.agents.engines.request_wire import turn_entries
+from turntree.agents.engines.served.dialect import UnsupportedSampling, sampling_fields
+from turntree.agents.engines.token_logprobs import TokenLogprobs
+
+_COLDEST = 0.01
+"""vLLM raises lower temperatures to this one."""
+_FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH, "abort": FinishReason.ABORT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmRequest:
+    """One request."""
+
+    prompt: list[int]
+    """Token ids, shape (prompt,)."""
+    fields: dict[str, Any]
+    """Of vLLM's ``SamplingParams``, see ``sampling_params``."""
+    priority: int = 0
+    """vLLM schedules higher numbers later."""
+    known: int | None = None
+    """Tokens of the prompt at which nothing is asked for; ``None`` if that is so at all of them."""
+
+
+class VllmDialect:
+    """The ``Dialect`` of vLLM.
+
+    Args:
+        speculates: Whether the engine verifies drafts.
+    """
+
+    priority_setting: ClassVar[str] = "scheduling_policy=priority"
+    spare: ClassVar[int] = 0
+    precomputed: ClassVar[int] = 1
+    """Priority of a precomputed turn's requests."""
+
+    def __init__(self, *, speculates: bool) -> None:
+        self.speculates = speculates
+
+    def judges(self, sampling: Sampling) -> bool:
+        """See ``Dialect``."""
+        return not sampling.min_p
+
+    def turn(self, request: TurnRequest, given: int) -> Any:
+        """See ``Dialect``."""
+        fields = parameters(request.sampling, speculates=self.speculates)
+        fields["extra_args"] = turn_entries(request, given=given)
+        return VllmRequest(prompt=list(request.prompt_ids), fields=fields, priority=self._priority(request))
+
+    def judging(self, request: TurnRequest) -> Any:
+        """See ``Dialect`` and ``judged_prompts``."""
+        *given, _ = request.draft  # the last one's place is where the request samples
+        fields = parameters(replace(request.sampling, max_tokens=1), speculates=self.speculates)
+        fields["extra_args"] = turn_entries(request, given=len(given), judged=True)
+        known = len(request.prompt_ids)
+        asked = _reading([*request.prompt_ids, *given], fields | {"prompt_logprobs": 0}, known)
+        return replace(asked, priority=self._priority(request))
+
+    def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
+        """See ``Dialect``; -1 for all tokens."""
+        return _reading(list(whole), scoring_parameters(top), known)
+
+    def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
+        """See ``Dialect``: vLLM computes nothing at cached tokens, and reports afterwards how many there were."""
+        cached = 0 if answer is None else answer.num_cached_tokens or 0
+        if asked.known is None or cached < asked.known or asked.fields["skip_reading_prefix_cache"]:
+            return None
+        return replace(asked, fields={**asked.fields, "skip_reading_prefix_cache": True})
+
+    def completion(self, answer: Any, sampling: Sampling) -> Completion:
+        """See ``Dialect``."""
+        if answer is None or not answer.outputs:
+            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        sampled = answer.outputs[0]
+        found = TokenLogprobs.from_flat(sampled.logprobs, sampling.top_logprobs)
+        made = completion(sampled.token_ids, found, sampled.finish_reason, sampling)
+        return replace(made, cached_tokens=answer.num_cached_tokens or 0)
+
+    def drawn(self, answer: Any, request: TurnRequest) -> Completion:
+        """See ``Dialect``."""
+        if not _read(answer):
+            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        given, judged, sampled = len(request.draft) - 1, answer.prompt_logprobs, answer.outputs[0]
+        logprobs = (*judged.logprobs[-given:], sampled.logprobs.logprobs[0])
+        return Completion(
+            token_ids=(*judged.token_ids[-given:], *sampled.token_ids),
+            logprobs=logprobs,
+            behaviour_logprobs=logprobs,
+            finish_reason=FinishReason.LENGTH,
+            cached_tokens=min(answer.num_cached_tokens or 0, len(request.prompt_ids)),
+        )
+
+    def scored(self, answer: Any, count: int, top: int) -> tuple[TokenLogprobs, int] | None:
+        """See ``Dialect``."""
+        if not _read(answer):
+            return None
+        flat = answer.prompt_logprobs
+        given = TokenLogprobs.from_flat(flat, top, slice(len(flat.start_indices) - count, None))
+        behind = TokenLogprobs.from_flat(answer.outputs[0].logprobs, top)
+        return given.then(behind), answer.num_cached_tokens or 0
+
+    def _priority(self, request: TurnRequest) -> int:
+        return self.precomputed if request.ahead_for else 0
+
+
+def _reading(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:
+    """One pass over a prompt with results at each position from that of token ``known`` on: keys and values may come
+    from the cache as far as nothing is asked for there."""
+    return VllmRequest(prompt=prompt, fields={**fields, "skip_reading_prefix_cache": False}, known=known)
+
+
+def _read(answer: Any) -> bool:
+    """Whether a pass over a prompt came to its end."""
+    return bool(
+        answer is not None and answer.prompt_logprobs is not None and answer.outputs and answer.outputs[0].token_ids
+    )
+
+
+def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
+    """Fields of vLLM's ``SamplingParams`` except ``seed``: turntree's seed is sent as ``wire.SEED``.
+
+    A turn ends only at ``stop_token_ids``, whatever the model's own end tokens are.
+
+    Args:
+        sampling: Sampling parameters.
+        speculates: Whether the engine verifies drafts.
+
+    Raises:
+        UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse later.
+    """
+    if 0 < sampling.temperature < _COLDEST:
+        raise UnsupportedSampling(
+            f"vLLM raises temperatures below {_COLDEST} to it, got {sampling.temperature}; use 0 for greedy"
+        )
+    if speculates and sampling.min_p > 0:
+        raise UnsupportedSampling(
+            f"vLLM does not apply min_p where it verifies drafts, got min_p={sampling.min_p}; set it to 0, use top_p "
+            "or top_k, or switch speculation off"
+        )
+    return {
+        **sampling_fields(sampling),
+        "top_k": max(sampling.top_k, 0),
+        "max_tokens": sampling.max_tokens,
+        "ignore_eos": True,
+        "logprobs": sampling.top_logprobs,
+    }
+
+
+def scoring_parameters(top: int) -> dict[str, Any]:
+    """Fields that score a prompt: log-probabilities at temperature 1 of each of its tokens and of the ``top`` most
+    probable ones, -1 for all tokens, and of the token after it."""
+    return {
+        "temperature": 1.0,
+        "max_tokens": 1,
+        "ignore_eos": True,
+        "prompt_logprobs": top,
+        "logprobs": top,
+    }
+
+
+def completion(
+    token_ids: Sequence[int], readings: TokenLogprobs, finish_reason: str | None, sampling: Sampling
+) -> Completion:
+    """A sampled turn, without counters.
+
+    Args:
+        token_ids: Sampled tokens, shape (tokens,).
+        readings: Log-probabilities at each of them.
+        finish_reason: vLLM's finish reason.
+        sampling: Sampling parameters of the request.
+    """
+    greedy = sampling.temperature == 0
+    logprobs = tuple(readings.chosen.tolist())
+    top = None
+    if sampling.top_logprobs:
+        best = readings.logprobs.astype(np.float32)
+        if greedy:  # the distribution has one token; vLLM gives the model's
+            best[:, 0], best[:, 1:] = 0.0, -np.inf
+        top = TopLogprobs(ids=readings.ids, logprobs=best)
+    return Completion(
+        token_ids=tuple(token_ids),
+        logprobs=logprobs,
+        behaviour_logprobs=(0.0,) * len(logprobs) if greedy else logprobs,
+        finish_reason=_FINISHED.get(finish_reason or "abort", FinishReason.ABORT),
+        top=top,
+    )
+
+
+def schedules_by_priority(engine: Any) -> bool:
+    """Whether vLLM's ``AsyncLLM`` gives the places of requests with a higher number to others."""
+    return bool(engine.vllm_config.scheduler_config.policy == "priority")
+
+
+def sampling_params(fields: dict[str, Any]) -> Any:
+    """vLLM's ``SamplingParams`` of a request whose ids and log-probabilities alone are read, and at its end."""
+    from vllm import SamplingParams
+
+    return read_at_end(SamplingParams(**fields))
+
+
+def read_at_end(parameters: Any) -> Any:
+    """Let vLLM make a request's ids and log-probabilities alone, and give them at its end; texts that end it are looked
+    for still. The tokens and numbers are the same.
+
+    Args:
+        parameters: vLLM's ``SamplingParams``, modified in place.
+    """
+    from vllm.sampling_params import RequestOutputKind
+
+    parameters.output_kind = RequestOutputKind.FINAL_ONLY
+    parameters.detokenize = bool(parameters.stop)
+    parameters.flat_logprobs = True
+    return parameters
