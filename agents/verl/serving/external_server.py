@@ -22,8 +22,7 @@ from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
-from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
@@ -40,7 +39,7 @@ _OF_DRAFTER = {
 """Counters of the drafter, and their names in ``EngineStats``."""
 
 
-class ExternalServer:
+class ExternalServer(ServingTurns):
     """Methods of a Ray actor, in front of those of verl's server class.
 
     A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns, runs ahead or
@@ -54,11 +53,8 @@ class ExternalServer:
     model_config: Any = None
     replica_rank: int
     global_steps: Any
-    _turns: TurnServer | None = None
     _engine: Any = None
     _reuses = False
-    _desk: TurnBatchServer
-    _life: ServerLife
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
@@ -99,7 +95,6 @@ class ExternalServer:
             slots=slots,
             restarted=self._life.restarted,
         )
-        self._desk = TurnBatchServer(self._turns.engine)
 
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -134,35 +129,13 @@ class ExternalServer:
         """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""
         raise NotImplementedError
 
-    async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
-        self._life.require_weights()
-        return self._desk.submit(client, requests)
-
-    async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
-        """Finished turns of a ``TurnPipe``, at least one."""
-        return await self._desk.collect(client, life)
-
-    @retry_after_restart
-    async def ready(self) -> str:
-        """Wait until the engine is started; returns an id of this process of the server."""
-        return self._life.id
-
-    async def serving(self) -> None:
-        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
-        await self._life.wait_for_weights()
-
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Nothing to prepare: the store of drafts, in the engine's processes, does so when a turn begins."""
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
+        """As ``ServingTurns``; from now on turns of later steps are precomputed."""
+        await super().begin_step(step)
         if self._turns is not None:
-            await self._turns.begin_step(step)
             self._turns.resume()
 
     @retry_after_restart
@@ -209,23 +182,10 @@ class ExternalServer:
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
             self._engine.version = global_steps
-            await self._turns.close_step(global_steps, await self._counters())
+            await self.close_step(global_steps)
         self._life.got_weights()
 
-    async def save_state(self, folder: str, step: int) -> None:
-        """Write the state that outlives this process; ``step`` updates were made.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        if self._turns is not None:
-            await self._turns.save_state(Path(folder), step)
-
-    async def step_counters(self) -> dict[str, float]:
-        """Counters since the last call, for verl's log; see ``metrics``."""
-        return {} if self._turns is None else self._turns.read_counters(await self._counters())
-
-    async def _counters(self) -> dict[str, float]:
+    async def engine_counters(self) -> dict[str, float]:
         """Counters of turns and drafter since the start, under the names of the local engine's; the model's
         time is not known here."""
         assert self._turns is not None

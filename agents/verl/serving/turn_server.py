@@ -24,6 +24,8 @@ from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters
+from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCounts
 
@@ -104,6 +106,8 @@ class TurnServer:
             note=None if self._shared is None else self._shared.note,
         )
         """Samples one turn, for this step or for a later one."""
+        self.desk = TurnBatchServer(self.engine)
+        """The same for clients that send turns in bulk."""
         self._counters = StepCounters(run, rank, self.engine)
         self._state = ServerState(store, stored, ahead, vocabulary=vocabulary, tokenizer=tokenizer)
         self._resumable = bool(run.checkpoint_dir) and not restarted
@@ -197,3 +201,61 @@ class TurnServer:
     @property
     def _swaps(self) -> SwapCounts | None:
         return None if self._shared is None else self._shared.counts
+
+
+class ServingTurns:
+    """Methods that a Ray actor whose turns are a ``TurnServer``'s has whatever its engine is."""
+
+    _life: ServerLife
+    _turns: TurnServer | None = None
+
+    async def engine_counters(self) -> dict[str, float]:
+        """The engine's counters since its start, under the names of ``EngineStats``."""
+        raise NotImplementedError
+
+    @retry_after_restart
+    async def ready(self) -> str:
+        """Wait until the engine is started; returns an id of this process of the server."""
+        return self._life.id
+
+    async def serving(self) -> None:
+        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
+        await self._life.wait_for_weights()
+
+    async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
+        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
+
+        Raises:
+            EngineLost: If the server was restarted and has no weights yet.
+        """
+        self._life.require_weights()
+        assert self._turns is not None
+        return self._turns.desk.submit(client, requests)
+
+    async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
+        """Finished turns of a ``TurnPipe``, at least one."""
+        assert self._turns is not None
+        return await self._turns.desk.collect(client, life)
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
+        if self._turns is not None:
+            await self._turns.begin_step(step)
+
+    async def close_step(self, global_steps: int) -> None:
+        """The policy was updated, ``global_steps`` times now: what was sampled until now was trained on."""
+        if self._turns is not None:
+            await self._turns.close_step(global_steps, await self.engine_counters())
+
+    async def save_state(self, folder: str, step: int) -> None:
+        """Write the state that outlives this process; ``step`` updates were made.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self._turns is not None:
+            await self._turns.save_state(Path(folder), step)
+
+    async def step_counters(self) -> dict[str, float]:
+        """Counters since the last call, for verl's log; see ``metrics``."""
+        return {} if self._turns is None else self._turns.read_counters(await self.engine_counters())
