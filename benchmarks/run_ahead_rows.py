@@ -14,7 +14,8 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.guesses.config import RunAheadConfig
-from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.pipeline import GuessedTurns
+from turntree.agents.guesses.precomputed import PrecomputedTurns, RunAheadStats
 from turntree.spec_tree import SpecForest
 
 MOVED = 0.001
@@ -25,27 +26,29 @@ _RUNNING = 10_000
 """Seeds of the running step begin here, those of the next one at 0."""
 
 
-async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completion], RunAhead]:
+async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completion], RunAheadStats]:
     """The next step's turns, made ahead beside those of the running step, which take their slots, and then verified."""
     config = LocalEngineConfig(max_batch=9, ahead_slots=9, max_context=64, prefill_chunk=10)
     with LocalEngine(policy(seed), config=config, forest=SpecForest()) as engine:
-        ahead = RunAhead(engine, RunAheadConfig(enabled=True))
+        ahead = PrecomputedTurns(engine, RunAheadConfig(enabled=True))
+        turns = GuessedTurns(engine, [ahead])
         asked = list(enumerate(map(tuple, prompts)))
         making = [
             asyncio.create_task(ahead.sample_ahead(TurnRequest(p, replace(HOW, seed=i), ahead_for=2))) for i, p in asked
         ]
         await asyncio.sleep(0.02)
-        await asyncio.gather(*(ahead.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))
+        await asyncio.gather(*(turns.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))
         await asyncio.gather(*making)
         await ahead.pause()
         engine.update_weights(policy(seed, moved=MOVED).model.state_dict().items())
-        ahead.close_step(1)
+        turns.close_step(1)
         ahead.resume()
         await ahead.begin_step(2)
-        return await asyncio.gather(*(ahead.generate(TurnRequest(p, replace(HOW, seed=i))) for i, p in asked)), ahead
+        promoted = await asyncio.gather(*(turns.generate(TurnRequest(p, replace(HOW, seed=i))) for i, p in asked))
+        return promoted, ahead.stats
 
 
-def differing(seed: int) -> tuple[int, int, RunAhead]:
+def differing(seed: int) -> tuple[int, int, RunAheadStats]:
     """Turns of run-ahead, and turns taken as they were made, that differ from plain decoding by the moved policy."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(2, 20))).tolist() for _ in range(TURNS)]
@@ -54,17 +57,17 @@ def differing(seed: int) -> tuple[int, int, RunAhead]:
         [turn.token_ids for turn in sample(EngineCore(policy(seed, moved=moved), alone, None), prompts, HOW)]
         for moved in (0.0, MOVED)
     )
-    turns, ahead = asyncio.run(two_steps(seed, prompts))
+    turns, stats = asyncio.run(two_steps(seed, prompts))
     assert {letter for turn in turns for letter in turn.levels} == {"B"}
     wrong = sum(turn.token_ids != tokens for turn, tokens in zip(turns, plain, strict=True))
-    return wrong, sum(a != b for a, b in zip(before, plain, strict=True)), ahead
+    return wrong, sum(a != b for a, b in zip(before, plain, strict=True)), stats
 
 
 def rows() -> Iterator[Row]:
     """Promoted turns are plain decoding's own."""
     found = [differing(seed) for seed in range(MODELS)]
     wrong, unverified = sum(f[0] for f in found), sum(f[1] for f in found)
-    stats = [ahead.stats for _, _, ahead in found]
+    stats = [counts for _, _, counts in found]
     promoted = sum(s.promoted for s in stats) / sum(s.offered for s in stats)
     yield Row(
         rule="local engine, float64: turns made ahead of an update, given up and taken up again, then promoted",

@@ -1,4 +1,5 @@
-"""Reuse of earlier turns: stored, verified, cut and continued, or sampled ahead of their step.
+"""What a turn may begin with: guesses of its tokens, from stored turns, precomputed ones and the last validation.
 
+One pipeline asks the sources for a guess, the engine generates once, and the turn is labelled with its exactness.
 Not here: the rules of acceptance as formulas (``spec_tree.rules``) and drafts from trees (``engines.drafting``).
 """

@@ -12,17 +12,15 @@ requested turns: precomputed ones are admitted only to idle slots, at most
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
-
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
 
 _AGAIN_SECONDS = 0.05
 """Time after which requests are aborted once more, as one may not have reached the engine the first time."""
 
 
-class PrecomputingEngine(ScoringEngine, Protocol):
+class PrecomputingEngine(Protocol):
     """An engine that schedules ``TurnRequest.ahead_for`` after all others."""
 
     async def abort_ahead(self, most: int | None = None) -> None:
@@ -31,10 +29,10 @@ class PrecomputingEngine(ScoringEngine, Protocol):
 
 
 class IdleSlots:
-    """An ``AheadEngine`` over an engine with priorities. Not thread-safe: it lives in one event loop.
+    """Which requests may run in an engine with priorities. Not thread-safe: it lives in one event loop.
 
     Args:
-        engine: Samples the turns.
+        engine: Its precomputed requests can be ended.
         batch: Requests that run at once in the engine.
         slots: Most of them that may be precomputed turns.
     """
@@ -49,19 +47,34 @@ class IdleSlots:
         self._changed = asyncio.Event()
         self._clearing: asyncio.Task[None] | None = None
 
-    async def generate(self, request: TurnRequest) -> Completion:
-        """The engine's turn; a precomputed one waits for an idle slot, and gives it up when it is needed."""
-        if request.ahead_for:
-            return await self._sample_ahead(request)
-        async with self._needed_slot():
-            return await self._engine.generate(request)
+    @asynccontextmanager
+    async def needed(self) -> AsyncIterator[None]:
+        """A slot for what is needed now: at once, and precomputed turns end where one is missing."""
+        self._wanted += 1
+        if self._clearing is None and self._missing > 0:
+            self._clearing = asyncio.create_task(self._clear())
+        try:
+            yield
+        finally:
+            self._wanted -= 1
+            self._tell()
 
-    async def score(
-        self, prompt_ids: tuple[int, ...], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
-    ) -> Scores:
-        """The engine's own ``score``."""
-        async with self._needed_slot():
-            return await self._engine.score(prompt_ids, token_ids, sampling, top=top)
+    @asynccontextmanager
+    async def idle(self) -> AsyncIterator[bool]:
+        """A slot for a precomputed turn, once one is idle; ``False`` if all were ended while it waited."""
+        ended = self._ended
+        while self._wanted + len(self._ahead) >= self._batch or len(self._ahead) >= self._slots:
+            await self._changed.wait()
+            if self._ended != ended:
+                yield False
+                return
+        turn = object()
+        self._ahead.add(turn)
+        try:
+            yield True
+        finally:
+            self._ahead.discard(turn)
+            self._tell()
 
     async def abort_ahead(self) -> None:
         """End all precomputed turns with the tokens that they have; returns once they have ended."""
@@ -71,31 +84,6 @@ class IdleSlots:
         while had & self._ahead:
             await self._engine.abort_ahead()
             await self._change()
-
-    async def _sample_ahead(self, request: TurnRequest) -> Completion:
-        ended = self._ended
-        while self._wanted + len(self._ahead) >= self._batch or len(self._ahead) >= self._slots:
-            await self._changed.wait()
-            if self._ended != ended:
-                return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        turn = object()
-        self._ahead.add(turn)
-        try:
-            return await self._engine.generate(request)
-        finally:
-            self._ahead.discard(turn)
-            self._tell()
-
-    @asynccontextmanager
-    async def _needed_slot(self) -> AsyncIterator[None]:
-        self._wanted += 1
-        if self._clearing is None and self._missing > 0:
-            self._clearing = asyncio.create_task(self._clear())
-        try:
-            yield
-        finally:
-            self._wanted -= 1
-            self._tell()
 
     async def _clear(self) -> None:
         """End precomputed turns until no slot is missing."""

@@ -1,10 +1,9 @@
-"""Precomputation of the next step's rollouts in idle slots of the engine.
+"""Turns precomputed for the next step in idle slots of the engine, as its guesses.
 
-An engine around an engine. A precomputed turn has the seed that its step will
-use; when the step requests it, the precomputed tokens are the guess that the
-current policy verifies in one pass (seeded replay). The output is what that seed
-samples under that policy, token for token; the guess only decides how many
-passes it takes. The policy was not trained on the turn, so it is level B.
+A precomputed turn has the seed that its step will use; when the step requests it,
+the precomputed tokens are the guess that the current policy verifies in one pass
+(seeded replay). The output is what that seed samples under that policy, token for
+token. The policy was not trained on the turn, so it is level B.
 
 Invariant: a requested turn never waits for a precomputed one. A turn that loses
 its slot, to a requested one or to an update of the weights, keeps its tokens as
@@ -16,24 +15,22 @@ Not covered: sampling without a seed, which has no noise to precompute with.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, ScoringEngine, TurnRequest
+from turntree.agents.engines.judged import shared
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.guesses.config import RunAheadConfig
+from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.guesses.precomputed_stock import RunAheadStock
+from turntree.agents.guesses.source import Drawn, Guess, Source
 from turntree.agents.guesses.turn_storage import storage_key
 from turntree.spec_tree.rules.level import Level
 
 
-class AheadEngine(ScoringEngine, Protocol):
-    """An engine that also takes turns for later steps."""
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """As ``Engine.generate``, with ``TurnRequest.ahead_for``."""
-        ...
+class AheadEngine(Engine, Protocol):
+    """An engine that also takes turns for later steps (``TurnRequest.ahead_for``)."""
 
     async def abort_ahead(self) -> object:
         """End all precomputed turns with the tokens that they have."""
@@ -60,21 +57,33 @@ class RunAheadStats:
     """Turns not promoted because the policy was trained on their noise."""
 
 
-class RunAhead:
-    """An ``Engine`` that also precomputes turns of later steps; see the module's docstring.
+class PrecomputedTurns(Source):
+    """Precomputes turns of later steps, and guesses them in their step; see the module's docstring.
 
     Args:
         engine: Samples the turns.
         config: How much is precomputed.
         stock: Turns precomputed before, from a snapshot.
+        slots: The engine's slots, where it does not bound precomputed turns itself.
+        noise: Seed of the noise of a turn that is requested with a seed when so many more steps are closed.
     """
 
-    def __init__(self, engine: AheadEngine, config: RunAheadConfig, stock: RunAheadStock | None = None) -> None:
-        self.engine = engine
+    def __init__(
+        self,
+        engine: AheadEngine,
+        config: RunAheadConfig,
+        stock: RunAheadStock | None = None,
+        *,
+        slots: IdleSlots | None = None,
+        noise: Callable[[int, int], int] | None = None,
+    ) -> None:
         self.config = config
         self.stock = RunAheadStock(max_tokens=config.max_tokens) if stock is None else stock
+        self._engine = engine
+        self._slots = slots
+        self._noise = noise
         self._stats = RunAheadStats()
-        self._step = 0
+        self._step = self._closed = 0
         self._spent = 0
         self._going = True
         self._asked = 0
@@ -88,26 +97,30 @@ class RunAhead:
         counts, own = self.stock.counts, self._stats
         return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
 
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn that is needed now; its own draft is used where nothing was precomputed."""
-        prompt, sampling, seed = tuple(request.prompt_ids), request.sampling, request.sampling.seed
-        if seed is None:
-            return await self.engine.generate(request)
-        made = self.stock.take(storage_key(prompt, sampling), seed)
-        used = self.stock.used(seed)
-        self.stock.show(seed)
-        if made is not None:
-            request = replace(request, draft=made.tokens[: sampling.max_tokens])
-        completion = await self.engine.generate(request)
-        if made is not None:
-            self._stats.offered += len(made.tokens)
-            self._stats.promoted += _shared(made.tokens, completion.token_ids)
-        if not used:
-            return completion
-        # The noise has been used, and a store of drafts may have seen its tokens: drafts tell nothing about exactness.
-        level = Level.C if seed in self.stock.trained else Level.B
-        untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
-        return replace(completion, levels=str(level) * len(completion.token_ids), draft=untested)
+    def counters(self) -> Mapping[str, float]:
+        """See ``Source``."""
+        return {f"run_ahead_{name}": value for name, value in asdict(self.stats).items()}
+
+    def guess(self, request: TurnRequest) -> Guess | None:
+        """What was precomputed of a turn, if it may be promoted."""
+        seed = request.sampling.seed
+        made = None if seed is None else self.stock.take(storage_key(request.prompt_ids, request.sampling), seed)
+        return None if made is None else Guess(source=self, tokens=made.tokens, level=Level.B, seed=seed)
+
+    def level(self, seed: int | None) -> Level | None:
+        """See ``Source``; noise with which something was precomputed has been used, at other prompts too."""
+        if seed is None or not self.stock.used(seed):
+            return None
+        return Level.C if seed in self.stock.trained else Level.B
+
+    def record(self, drawn: Drawn) -> None:
+        """See ``Source``."""
+        if drawn.seed is not None and drawn.request.reuse:
+            self.stock.show(drawn.seed)
+        guess = drawn.from_source(self)
+        if guess is not None:
+            self._stats.offered += len(guess.tokens)
+            self._stats.promoted += drawn.kept
 
     async def sample_ahead(self, request: TurnRequest) -> Completion:
         """Sample a turn for the later step that the request names.
@@ -126,7 +139,10 @@ class RunAhead:
             raise ValueError("a turn is precomputed with the seed that its step will use; sampling.seed is None")
         task = asyncio.current_task()
         assert task is not None
-        request = replace(request, prompt_ids=tuple(request.prompt_ids))
+        if self._noise is not None:
+            # By then so many more steps are closed, each of which changes the noise of a seed.
+            seed = self._noise(seed, request.ahead_for - 1 - self._closed)
+        request = replace(request, prompt_ids=tuple(request.prompt_ids), sampling=replace(request.sampling, seed=seed))
         place = storage_key(request.prompt_ids, request.sampling), seed
         if place in self._making:  # its caller has asked, left, and asked again
             return await asyncio.shield(self._making[place])
@@ -150,7 +166,7 @@ class RunAhead:
             self._stats.turns += not begun
             begun = True
             made = await self._ask(replace(request, draft=kept))
-            new = len(made.token_ids) - _shared(kept, made.token_ids)
+            new = len(made.token_ids) - shared(kept, made.token_ids)
             self._stats.tokens += new
             self._spent += new
             if made.finish_reason is not FinishReason.ABORT:
@@ -164,7 +180,12 @@ class RunAhead:
     async def _ask(self, request: TurnRequest) -> Completion:
         self._asked += 1
         try:
-            return await self.engine.generate(request)
+            if self._slots is None:
+                return await self._engine.generate(request)
+            async with self._slots.idle() as admitted:
+                if not admitted:
+                    return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+                return await self._engine.generate(request)
         finally:
             self._asked -= 1
             self._tell()
@@ -188,7 +209,7 @@ class RunAhead:
         self._tell()
         late = [task for task, wanted in self._running.items() if wanted <= self._step]
         if late:
-            await self.engine.abort_ahead()
+            await self.abort()
             await asyncio.wait(late)
 
     @property
@@ -200,7 +221,7 @@ class RunAhead:
         """Precompute nothing until ``resume``. Returns once the turns under way are in the stock."""
         self._going = False
         if self._asked:
-            await self.engine.abort_ahead()
+            await self.abort()
         while self._asked:
             await self._changed.wait()
 
@@ -209,25 +230,13 @@ class RunAhead:
         self._going = True
         self._tell()
 
-    def close_step(self, step: int) -> None:
+    async def abort(self) -> None:
+        """End all precomputed turns with the tokens that they have."""
+        await (self._engine if self._slots is None else self._slots).abort_ahead()
+
+    def close_step(self, step: int, *, trained: bool = True) -> None:
         """The policy was trained on the turns of training step ``step`` and those before."""
-        self._step = max(step, self._step)
+        self._step, self._closed = max(step, self._step), step
         self._spent = 0
         self.stock.close_step(step)
         self._tell()
-
-    def ready(self, prompt_ids: Sequence[int], sampling: Sampling) -> bool:
-        """Whether a precomputed turn is held that ``generate`` would promote."""
-        seed = sampling.seed
-        return seed is not None and self.stock.holds(storage_key(prompt_ids, sampling), seed)
-
-    async def score(
-        self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
-    ) -> Scores:
-        """The engine's own ``score``."""
-        return await self.engine.score(tuple(prompt_ids), token_ids, sampling, top=top)
-
-
-def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

@@ -7,7 +7,7 @@ after them, with all that a completion reports. The rule is in ``acceptance``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +42,20 @@ _ROWS = 8
 """Most coins that a rejection needs: one for each width up to any vocabulary."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatioRule:
+    """How tokens of a stored turn are kept: by the ratio of new to old probability."""
+
+    lenience: float
+    """Factor on the ratio; 1 is exact."""
+    top: int
+    """Most probable tokens to record at each position."""
+    vocabulary: int
+    """Size of the policy's vocabulary."""
+    seed: int
+    """Seed of the coins; used for nothing else."""
+
+
 class Verification(NamedTuple):
     """The verified beginning of a turn."""
 
@@ -59,12 +73,8 @@ async def verify(
     turn: StoredTurn,
     offered: Sequence[int],
     sampling: Sampling,
-    *,
-    top: int,
-    vocabulary: int,
-    lenience: float,
+    rule: RatioRule,
     level: Level,
-    seed: int,
 ) -> Verification:
     """Keep the tokens of a stored turn that the current policy accepts.
 
@@ -74,16 +84,14 @@ async def verify(
         turn: The stored turn.
         offered: Its first tokens, as many as may be emitted; at least one.
         sampling: How tokens are drawn now; the turn was drawn with the same transforms.
-        top: Most probable tokens to record at each position.
-        vocabulary: Size of the policy's vocabulary.
-        lenience: 1 is exact.
+        rule: Decides what is kept.
         level: Exactness level of the tokens.
-        seed: Seed of the coins; used for nothing else.
     """
+    top, lenience = rule.top, rule.lenience
     scores = await engine.score(prompt, offered, sampling, top=top)
     assert scores.top is not None
     count = len(offered)
-    coins = uniform(np.array(seed, np.uint64), np.arange(count + _ROWS))
+    coins = uniform(np.array(rule.seed, np.uint64), np.arange(count + _ROWS))
     tokens = np.array(offered, np.int64)
     kept = kept_tokens(turn, tokens, scores, coins[:count], lenience)
     exact = list(scores.logprobs[:kept])
@@ -95,7 +103,7 @@ async def verify(
         drawn = redraw_known(law, turn, kept, float(coins[count]), lenience)
         while drawn.token == OTHER:
             wider, width = wider + 1, width * _WIDER
-            known, law = law, await _law(engine, before, offered[kept], sampling, width, vocabulary)
+            known, law = law, await _law(engine, before, offered[kept], sampling, width, rule.vocabulary)
             drawn = redraw_wider(law, known, turn, kept, drawn.left, float(coins[count + wider]), lenience)
         token = drawn.token
         exact.append(float(np.log(law.p[law.ids == token][0])))

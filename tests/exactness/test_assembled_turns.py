@@ -11,7 +11,7 @@ from tabled_engine import TabledEngine
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.guesses import turn_verification
-from turntree.agents.guesses.turn_verification import verify
+from turntree.agents.guesses.turn_verification import RatioRule, verify
 from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.verify import prefix, ratio_accept
 
@@ -70,8 +70,8 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
             monkeypatch.setattr(
                 turn_verification, "uniform", lambda seed, places: coins[np.minimum(places, len(coins) - 1)]
             )
-            how = {"top": TOP, "vocabulary": VOCABULARY, "lenience": 1.0, "level": Level.B, "seed": 0}
-            verified = runner.run(verify(engine, (), turn, stored, Sampling(), **how))
+            rule = RatioRule(top=TOP, vocabulary=VOCABULARY, lenience=1.0, seed=0)
+            verified = runner.run(verify(engine, (), turn, stored, Sampling(), rule, Level.B))
             return policies.finish(choose, p, verified.head.token_ids, LENGTH)
 
         return enumeration.outcomes(run)

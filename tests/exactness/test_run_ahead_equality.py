@@ -8,11 +8,10 @@ import pytest
 import torch
 from cores import tiny_llama
 from plain_decoding import plain_tokens
+from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.config import RunAheadConfig
-from turntree.agents.guesses.precomputed import RunAhead
 from turntree.agents.guesses.turn_storage import storage_key
 from turntree.spec_tree import SpecForest
 
@@ -64,7 +63,7 @@ async def two_steps(*, ahead_seed: int = NEXT, make: bool = True) -> Steps:
     """The running step's turns and, in the slots that they leave, those of the next one with seeds from
     ``ahead_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
     with an_engine() as engine:
-        run_ahead = RunAhead(engine, RunAheadConfig(enabled=True))
+        run_ahead = RunAhead(engine)
         tasks = []
         if make:
             tasks = made_ahead(run_ahead, ahead_seed)
@@ -140,7 +139,7 @@ async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
 async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed: int):
     wait = np.random.default_rng(seed).uniform(0, 0.01, size=8)
     with an_engine(max_batch=2) as engine:
-        tasks = made_ahead(RunAhead(engine, RunAheadConfig(enabled=True)), NEXT)
+        tasks = made_ahead(RunAhead(engine), NEXT)
         for seconds in wait:
             await asyncio.sleep(seconds)
             await engine.abort_ahead()

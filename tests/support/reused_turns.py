@@ -11,7 +11,8 @@ from tabled_engine import Law, TabledEngine
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse, ReuseStats
+from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.guesses.stored import ReuseStats
 from turntree.spec_tree.rules.ledger import LedgerStats
 
 EXACT = ReuseConfig(mode=ReuseMode.EXACT)

@@ -11,11 +11,10 @@ import pytest
 from engine_checks import ATTEMPTS, CONTEXT, PROMPT, new_weights, state
 from machine_speed import patience, soon
 from policy_law import PolicyLaw
+from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.config import RunAheadConfig
 from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.precomputed import RunAhead
 
 SEEDS = range(700, 706)
 LENGTH = 40
@@ -27,7 +26,7 @@ def asked(seed: int, length: int = LENGTH, *, step: int = 0, name: str = "ahead"
 
 
 def running_ahead(engine: Any, *, batch: int = 8, slots: int = 4) -> RunAhead:
-    return RunAhead(IdleSlots(engine, batch=batch, slots=slots), RunAheadConfig(enabled=True))
+    return RunAhead(engine, slots=IdleSlots(engine, batch=batch, slots=slots))
 
 
 def begin(run_ahead: RunAhead, seeds: Sequence[int], length: int = LENGTH) -> list[asyncio.Task[Completion]]:
@@ -77,7 +76,7 @@ class RunAheadChecks:
         tasks = begin(run_ahead, SEEDS, LONG)
         for wait in (0.0, 0.002, 0.01, 0.05, 0.0, 0.03):
             await asyncio.sleep(wait)
-            await run_ahead.engine.abort_ahead()
+            await run_ahead.abort()
         turns = await all_of(tasks)
         assert [list(turn.token_ids) for turn in turns] == [policy.seeded(PROMPT, LONG, seed) for seed in SEEDS]
         assert not engine.live

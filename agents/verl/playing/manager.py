@@ -7,6 +7,9 @@ bulk. Tasks are spread over the replicas so that all rollouts of a task share on
 store (``ReplicaTurns``). What verl's manager and worker do else is theirs: other
 agent loops, its reward loop, distillation.
 
+What it is for: of the demo's policy, with 256 episodes a step on two cores, the rollouts of a step take about twice
+as long over verl's own road, as a share of the update (``benchmarks/training.py`` with and without this manager).
+
 For synchronous training with ``rollout.name=turntree``, and with run-ahead, which
 wants the rows of the next step, on vLLM or SGLang as well.
 """

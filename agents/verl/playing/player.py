@@ -58,26 +58,22 @@ class _Group:
         self.outputs: asyncio.Task[list[EpisodeOutput]] | None = None
 
 
-class _Apart:
-    """An engine for validation: its turns are not reused, and reuse none that the policy was trained on."""
+class _RowTurns:
+    """The engine of a row's episode, which knows what ``rollout`` does not.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Args:
+        engine: Samples the turns.
+        trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
+        seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
+    """
+
+    def __init__(self, engine: Engine, *, trains: bool, seeded: bool) -> None:
+        self._engine, self._trains, self._seeded = engine, trains, seeded
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
-        return await self._engine.generate(replace(request, reuse=False))
-
-
-class _Unseeded:
-    """An engine without seeds: ``rollout`` gives one to each turn."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """The engine's own turn, of fresh noise."""
-        return await self._engine.generate(replace(request, sampling=replace(request.sampling, seed=None)))
+        sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
+        return await self._engine.generate(replace(request, sampling=sampling, reuse=self._trains))
 
 
 class EpisodePlayer:
@@ -159,7 +155,7 @@ class EpisodePlayer:
         sampling = self._sampling(sampling_params, noise, index, session)
         lost: list[FailureKind] = []
         while len(lost) < ATTEMPTS:
-            episode = await self._attempt(row, index, sampling, engine if trains else lambda: _Apart(engine()))
+            episode = await self._attempt(row, index, sampling, engine, trains)
             kind = failure_kind(episode)
             if kind is None:
                 break
@@ -239,7 +235,7 @@ class EpisodePlayer:
         return outputs
 
     async def _attempt(
-        self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine]
+        self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine], trains: bool
     ) -> Episode:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         try:
@@ -248,7 +244,7 @@ class EpisodePlayer:
             # All samples of a task start in the same state: the environment's seed is the row's index.
             episode = await rollout(
                 env,
-                engine() if self._seeded else _Unseeded(engine()),
+                _RowTurns(engine(), trains=trains, seeded=self._seeded),
                 self._renderer,
                 env.limits.within(self._bounds),
                 index=index,

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from turntree.agents.errors import AgentError
 from turntree.agents.guesses import stock_arrays
-from turntree.agents.guesses.precomputed import RunAhead
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.guesses.precomputed import PrecomputedTurns
+from turntree.agents.guesses.stored import StoredTurns
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.array_file import open_regular, read_array_file, read_regular
 from turntree.spec_tree.rules import ledger_arrays
@@ -73,8 +73,8 @@ class ServerState:
 
     Args:
         forest: The store of drafts.
-        reuse: Earlier trajectories.
-        ahead: The engine that precomputes turns.
+        stored: Earlier turns.
+        ahead: Precomputed turns.
         vocabulary: Tokens that the policy knows; turns with others are refused. 0 is any.
         tokenizer: Hash of its tokenizer; a checkpoint of another one is refused. Empty where it is not known.
     """
@@ -82,22 +82,22 @@ class ServerState:
     def __init__(
         self,
         forest: Saved | None,
-        reuse: PrefixReuse | None,
-        ahead: RunAhead | None,
+        stored: StoredTurns | None,
+        ahead: PrecomputedTurns | None,
         *,
         vocabulary: int = 0,
         tokenizer: str = "",
     ) -> None:
         self._policy = ForestConfig(vocabulary=vocabulary, tokenizer=tokenizer)
         self._forest = forest
-        self._reuse = reuse
+        self._stored = stored
         self._ahead = ahead
 
     def collect(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Arrays that must be read while nothing changes them, by file; to be given to ``write``."""
         found: dict[str, dict[str, NDArray[Any]]] = {}
-        if self._reuse is not None:
-            found[_LEDGER] = ledger_arrays.ledger_arrays(self._reuse.ledger)
+        if self._stored is not None:
+            found[_LEDGER] = ledger_arrays.ledger_arrays(self._stored.ledger)
         if self._ahead is not None:
             found[_AHEAD] = stock_arrays.stock_arrays(self._ahead.stock)
         return found
@@ -144,9 +144,9 @@ class ServerState:
         try:
             if self._forest is not None and _FOREST in files:
                 self._forest.restore(folder / _FOREST)
-            if self._reuse is not None and _LEDGER in files:
+            if self._stored is not None and _LEDGER in files:
                 arrays = self._known(read_array_file(folder / _LEDGER, ledger_arrays.KINDS, most=_MOST))
-                ledger_arrays.fill_ledger(self._reuse.ledger, arrays)
+                ledger_arrays.fill_ledger(self._stored.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
                 arrays = self._known(read_array_file(folder / _AHEAD, stock_arrays.KINDS, most=_MOST))

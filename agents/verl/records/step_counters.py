@@ -11,9 +11,7 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.recording import RunFolder, append_line, save_weights
 
 if TYPE_CHECKING:
-    from turntree.agents.engines.monitors import Monitors
-    from turntree.agents.guesses.precomputed import RunAhead
-    from turntree.agents.guesses.prefix_reuse import PrefixReuse
+    from turntree.agents.guesses.pipeline import GuessedTurns
     from turntree.spec_tree.exchange.exchange import SwapCounts
 
 
@@ -23,24 +21,18 @@ class StepCounters:
     Args:
         settings: Settings of the run.
         replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
-        monitors: Exactness monitors of the turns that the server returns.
-        reuse: Its reuse of earlier trajectories, if any.
-        ahead: Its precomputation of turns, if any.
+        turns: Its turns, with their monitors and counters.
     """
 
     def __init__(
         self,
         settings: RunSettings,
         replica_rank: int,
-        monitors: Monitors,
-        reuse: PrefixReuse | None = None,
-        ahead: RunAhead | None = None,
+        turns: GuessedTurns,
     ) -> None:
         self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
         self._every = settings.save_policy_every if self._folder else 0
-        self._monitors = monitors
-        self._reuse = reuse
-        self._ahead = ahead
+        self._turns = turns
         self._before: dict[str, float] | None = None
         self._read: dict[str, float] = {}
         self._weights: dict[str, Any] = {}
@@ -60,11 +52,7 @@ class StepCounters:
 
         A warning names the monitors that are far from 0.
         """
-        scores = self._monitors.close_step()
-        if self._reuse is not None:
-            self._reuse.close_step()
-        if self._ahead is not None:
-            self._ahead.close_step(global_steps)
+        scores = self._turns.close_step(global_steps)
         totals = self._totals(counters, shared)
         if self._folder is None:
             return
@@ -87,14 +75,10 @@ class StepCounters:
         totals = self._totals(counters, shared)
         row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
         self._read = totals
-        return row | self._monitors.scores()
+        return row | self._turns.monitors.scores()
 
     def _totals(self, counters: Mapping[str, float], shared: SwapCounts | None) -> dict[str, float]:
-        totals = dict(counters)
-        if self._reuse is not None:
-            totals |= {f"reuse_{name}": value for name, value in asdict(self._reuse.stats).items()}
-        if self._ahead is not None:
-            totals |= {f"run_ahead_{name}": value for name, value in asdict(self._ahead.stats).items()}
+        totals = dict(counters) | self._turns.counters()
         if shared is not None:
             totals |= {f"hub_{name}": value for name, value in asdict(shared).items()}
         return totals

@@ -42,10 +42,10 @@ PRELOADED = (
     "zmq",
     "hydra",
     "turntree.agents.engines.local.engine",
-    "turntree.agents.guesses.prefix_reuse",
+    "turntree.agents.guesses.pipeline",
     "turntree.agents.loop.renderer",
     "turntree.agents.loop.rollout",
-    "turntree.agents.guesses.precomputed",
+    "turntree.agents.guesses.stored",
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )

@@ -15,8 +15,6 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.protocol import Completion, DraftStats, Engine, TurnRequest
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.guesses.idle_slots import IdleSlots
@@ -24,8 +22,7 @@ from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
-from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
@@ -42,7 +39,7 @@ _OF_DRAFTER = {
 """Counters of the drafter, and their names in ``EngineStats``."""
 
 
-class ExternalServer:
+class ExternalServer(ServingTurns):
     """Methods of a Ray actor, in front of those of verl's server class.
 
     A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns, runs ahead or
@@ -56,12 +53,8 @@ class ExternalServer:
     model_config: Any = None
     replica_rank: int
     global_steps: Any
-    _turns: TurnServer | None = None
     _engine: Any = None
     _reuses = False
-    _counted: _CountedTurns
-    _desk: TurnBatchServer
-    _life: ServerLife
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
@@ -90,7 +83,7 @@ class ExternalServer:
             batch = self.config.max_num_seqs
             slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch))
         self._turns = TurnServer(
-            slots or engine,
+            engine,
             run,
             rank=self.replica_rank,
             seed=self.config.seed + self.replica_rank,
@@ -99,10 +92,9 @@ class ExternalServer:
             tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
             store=store,
             exchange=HubExchange(self.replica_rank) if shared else None,
+            slots=slots,
             restarted=self._life.restarted,
         )
-        self._counted = _CountedTurns(self._turns)
-        self._desk = TurnBatchServer(self._counted)
 
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -113,16 +105,18 @@ class ExternalServer:
             EngineLost: If the server was restarted and has no weights yet.
         """
         self._life.require_weights()
-        if self._reuses:
+        if self._turns is not None and self._reuses:
             request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
             if request is not None:
-                return to_token_output(await self._counted.generate(request), self.global_steps)
+                return to_token_output(await self._turns.engine.generate(request), self.global_steps)
         output = await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
         state = None if self._turns is None else trained_state(sampling_params)
         if self._turns is not None and state is not None:
             if output.stop_reason in _ENDED:
                 self._turns.note(state, output.token_ids)
-            self._counted.count_plain(len(prompt_ids), output)
+            told, tokens = output.extra_fields, len(output.token_ids)
+            cached, draft = told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens)
+            self._turns.engine.count(len(prompt_ids), tokens, cached, draft)
         return output
 
     async def generate_plainly(
@@ -135,35 +129,13 @@ class ExternalServer:
         """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""
         raise NotImplementedError
 
-    async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
-        self._life.require_weights()
-        return self._desk.submit(client, requests)
-
-    async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
-        """Finished turns of a ``TurnPipe``, at least one."""
-        return await self._desk.collect(client, life)
-
-    @retry_after_restart
-    async def ready(self) -> str:
-        """Wait until the engine is started; returns an id of this process of the server."""
-        return self._life.id
-
-    async def serving(self) -> None:
-        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
-        await self._life.wait_for_weights()
-
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Nothing to prepare: the store of drafts, in the engine's processes, does so when a turn begins."""
 
     async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
+        """As ``ServingTurns``; from now on turns of later steps are precomputed."""
+        await super().begin_step(step)
         if self._turns is not None:
-            await self._turns.begin_step(step)
             self._turns.resume()
 
     @retry_after_restart
@@ -210,57 +182,16 @@ class ExternalServer:
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
             self._engine.version = global_steps
-            await self._turns.close_step(global_steps, await self._counters())
+            await self.close_step(global_steps)
         self._life.got_weights()
 
-    async def save_state(self, folder: str, step: int) -> None:
-        """Write the state that outlives this process; ``step`` updates were made.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        if self._turns is not None:
-            await self._turns.save_state(Path(folder), step)
-
-    async def step_counters(self) -> dict[str, float]:
-        """Counters since the last call, for verl's log; see ``metrics``."""
-        return {} if self._turns is None else self._turns.read_counters(await self._counters())
-
-    async def _counters(self) -> dict[str, float]:
+    async def engine_counters(self) -> dict[str, float]:
         """Counters of turns and drafter since the start, under the names of the local engine's; the model's
         time is not known here."""
+        assert self._turns is not None
         drafter = await self.draft_counters()
         spent = {ours: drafter[theirs] for theirs, ours in _OF_DRAFTER.items() if theirs in drafter}
-        return {name: getattr(self._counted.stats, name) for name in _OF_TURNS} | spent
-
-
-class _CountedTurns:
-    """An ``Engine`` that counts the turns of another, precomputed ones left out."""
-
-    def __init__(self, turns: Engine) -> None:
-        self._turns = turns
-        self.stats = EngineStats()
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        turn = await self._turns.generate(request)
-        if not request.ahead_for:
-            self._count(len(request.prompt_ids), len(turn.token_ids), turn.cached_tokens, turn.draft)
-        return turn
-
-    def count_plain(self, prompt_tokens: int, output: TokenOutput) -> None:
-        """Count a turn of verl's own ``generate``, of which it told what it told."""
-        told, tokens = output.extra_fields, len(output.token_ids)
-        self._count(prompt_tokens, tokens, told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens))
-
-    def _count(self, prompt_tokens: int, tokens: int, cached_tokens: int, draft: DraftStats) -> None:
-        stats = self.stats
-        stats.requests += 1
-        stats.prompt_tokens += prompt_tokens
-        stats.cached_tokens += cached_tokens
-        stats.tokens += tokens
-        stats.verify_steps += draft.verify_steps
-        stats.drafted += draft.drafted
-        stats.accepted += draft.accepted
+        return {name: getattr(self._turns.engine.counted, name) for name in _OF_TURNS} | spent
 
 
 class ExternalReplica(SharingReplica):

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from verl.workers.rollout.replica import TokenOutput
@@ -28,8 +27,8 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
 from turntree.agents.verl.serving.hub import HubExchange
 from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
-from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 
@@ -43,7 +42,7 @@ def _share_of_gpu(share: float) -> int:
     return int(share * torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else 0
 
 
-class TurntreeServer:
+class TurntreeServer(ServingTurns):
     """The class of the Ray actor.
 
     Args:
@@ -54,6 +53,8 @@ class TurntreeServer:
             next update.
         exchange: Settings of the exchange of turns through the hub; ``None`` exchanges none.
     """
+
+    _turns: TurnServer
 
     def __init__(
         self,
@@ -107,21 +108,11 @@ class TurntreeServer:
             exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,
         )
-        self._desk = TurnBatchServer(self._turns)
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = False
         if self._life.restarted and trainer is not None:
             ask_for_weights(trainer)
-
-    @retry_after_restart
-    async def ready(self) -> str:
-        """Wait until the model is loaded; returns an id of this process of the server."""
-        return self._life.id
-
-    async def serving(self) -> None:
-        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
-        await self._life.wait_for_weights()
 
     async def generate(
         self,
@@ -152,22 +143,14 @@ class TurntreeServer:
         await self._life.wait_for_weights()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        completion = await self._turns.generate(TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse))
+        request = TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse)
+        completion = await self._turns.engine.generate(request)
         return to_token_output(completion, self._turns.step)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
-        self._life.require_weights()
+        """As ``ServingTurns``; waits while the server is to be idle."""
         await self._running.wait()
-        return self._desk.submit(client, requests)
-
-    async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
-        """Finished turns of a ``TurnPipe``, at least one."""
-        return await self._desk.collect(client, life)
+        return await super().submit_turns(client, requests)
 
     async def update_weights(self, named: Mapping[str, Any], life: str | None = None) -> None:
         """Copy a bucket of weights in place.
@@ -194,30 +177,18 @@ class TurntreeServer:
         self._life.check(life)
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
-        await self._turns.close_step(global_steps, self.engine.stats().to_dict())
+        await self.close_step(global_steps)
         self._turns.resume()
         self._life.got_weights()
+
+    async def engine_counters(self) -> dict[str, float]:
+        """See ``ServingTurns``."""
+        return self.engine.stats().to_dict()
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Let the store prepare, in the background, for turns that will soon begin at ``states``."""
         if self.engine.forest is not None:
             self.engine.forest.announce(states)
-
-    async def save_state(self, folder: str, step: int) -> None:
-        """Write the state that outlives this process; ``step`` updates were made.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
-        await self._turns.save_state(Path(folder), step)
-
-    async def begin_step(self, step: int) -> None:
-        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
-        await self._turns.begin_step(step)
-
-    async def step_counters(self) -> dict[str, float]:
-        """Counters since the last call, for verl's log; see ``metrics``."""
-        return self._turns.read_counters(self.engine.stats().to_dict())
 
     @retry_after_restart
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:

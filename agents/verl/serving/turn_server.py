@@ -1,9 +1,9 @@
 """What a rollout replica does around its engine, the same for every engine.
 
-A turn is precomputed, begins with a stored turn or is sampled anew, as the run's
-settings have it; the exactness monitors count it, and other replicas get it. An
-update of the weights closes a step for all of these. A checkpoint of the trainer
-has a part of each replica: the store of drafts, stored turns, precomputed turns.
+Its turns begin with guesses, as the run's settings have it (``guesses.pipeline``), and
+other replicas get them. An update of the weights closes a step for all of these. A
+checkpoint of the trainer has a part of each replica: the store of drafts, stored
+turns, precomputed turns.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from turntree.agents.engines.monitors import Monitors
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, ScoringEngine, TurnRequest
+from turntree.agents.engines.protocol import Engine
 from turntree.agents.guesses.config import ReuseMode
-from turntree.agents.guesses.last_validation import CoupledTurns
-from turntree.agents.guesses.precomputed import AheadEngine, RunAhead
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.guesses.last_validation import LastValidation
+from turntree.agents.guesses.pipeline import GuessedTurns
+from turntree.agents.guesses.precomputed import AheadEngine, PrecomputedTurns
+from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.checkpoint_state import ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters
+from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCounts
 
@@ -52,7 +54,7 @@ class TurnStore(Protocol):
 
 
 class TurnServer:
-    """An ``Engine`` around a replica's engine; see the module's docstring.
+    """A replica's engine behind its guesses, through the steps of a training; see the module's docstring.
 
     Args:
         engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
@@ -64,13 +66,14 @@ class TurnServer:
         tokenizer: Hash of the policy's tokenizer; empty where it is not known.
         store: The engine's store of drafts; ``None`` if it has none that can be reached.
         exchange: The connection to the stores of other replicas; ``None`` exchanges no turns.
+        slots: The engine's slots, where precomputed turns run and the engine does not bound them itself.
         restarted: Whether the replica lost an earlier process. It then loads nothing of a checkpoint, as turns
             of it may have been used since.
     """
 
     def __init__(
         self,
-        engine: ScoringEngine,
+        engine: Engine,
         run: RunSettings,
         *,
         rank: int,
@@ -80,63 +83,43 @@ class TurnServer:
         tokenizer: str = "",
         store: TurnStore | None = None,
         exchange: Exchange | None = None,
+        slots: IdleSlots | None = None,
         restarted: bool = False,
     ) -> None:
-        self._ahead = RunAhead(cast(AheadEngine, engine), run.run_ahead) if run.run_ahead.enabled else None
-        self._reuse = None
+        stored = validation = ahead = None
         if run.reuse.mode is not ReuseMode.NONE:
-            self._reuse = PrefixReuse(
-                self._ahead or engine,
-                run.reuse,
-                vocabulary=vocabulary,
-                max_context=max_context,
-                remember=None if store is None else store.insert,
-                ready=None if self._ahead is None else self._ahead.ready,
-                seed=seed,
-            )
-        self._turns: Engine = self._reuse or self._ahead or engine
-        validation = run.validation
-        self._validation = CoupledTurns(engine, max_tokens=validation.max_tokens) if validation.coupled else None
+            stored = StoredTurns(run.reuse, vocabulary=vocabulary, max_context=max_context, seed=seed)
+        if run.validation.coupled:
+            validation = LastValidation(max_tokens=run.validation.max_tokens)
+        if run.run_ahead.enabled:
+            noise = None if stored is None else stored.base_seed
+            ahead = PrecomputedTurns(cast(AheadEngine, engine), run.run_ahead, slots=slots, noise=noise)
+        self._ahead = ahead
         self._shared = None
         if exchange is not None and store is not None:
             self._shared = SharedTurns(store, exchange, vocabulary=vocabulary, tokenizer=tokenizer)
-        self._monitors = Monitors()
-        self._counters = StepCounters(run, rank, self._monitors, self._reuse, self._ahead)
-        self._state = ServerState(store, self._reuse, self._ahead, vocabulary=vocabulary, tokenizer=tokenizer)
+        self.engine = GuessedTurns(
+            engine,
+            [source for source in (validation, ahead, stored) if source is not None],
+            slots=slots,
+            remember=None if store is None else store.insert,
+            note=None if self._shared is None else self._shared.note,
+        )
+        """Samples one turn, for this step or for a later one."""
+        self.desk = TurnBatchServer(self.engine)
+        """The same for clients that send turns in bulk."""
+        self._counters = StepCounters(run, rank, self.engine)
+        self._state = ServerState(store, stored, ahead, vocabulary=vocabulary, tokenizer=tokenizer)
         self._resumable = bool(run.checkpoint_dir) and not restarted
         self._checkpoints = Path(run.checkpoint_dir)
         self._rank = rank
         self.step = 0
         """Updates that the trainer has made."""
 
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn, for this step or for a later one."""
-        if request.ahead_for:
-            return await self._sample_ahead(request)
-        validation = None if request.reuse else self._validation
-        # The store of drafts has seen what the noise of a coupled validation sampled before.
-        counts = validation is None and self._monitors.first_use(request.sampling.seed)
-        completion = await (validation or self._turns).generate(request)
-        if counts:
-            self._monitors.add([completion])
-        ended = completion.finish_reason is not FinishReason.ABORT
-        if ended and request.reuse and request.state is not None:
-            self.note(request.state, completion.token_ids)
-        return completion
-
     def note(self, state: DialogueState, token_ids: Sequence[int]) -> None:
         """Remember a finished turn of training for the other replicas, whoever sampled it."""
         if self._shared is not None:
             self._shared.note(state, token_ids)
-
-    async def _sample_ahead(self, request: TurnRequest) -> Completion:
-        if self._ahead is None:
-            return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        seed = request.sampling.seed
-        if self._reuse is not None and seed is not None:
-            # By then so many more steps are closed, each of which changes the noise of a seed.
-            seed = self._reuse.base_seed(seed, after=request.ahead_for - 1 - self.step)
-        return await self._ahead.sample_ahead(replace(request, sampling=replace(request.sampling, seed=seed)))
 
     def collect(self, named: Mapping[str, Any]) -> None:
         """Keep a bucket of the coming weights, if they may be saved."""
@@ -170,8 +153,7 @@ class TurnServer:
         Args:
             for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
         """
-        if self._reuse is not None:
-            await self._reuse.end_early()
+        await self.engine.end_early()
         if self._ahead is not None and (for_update or self._ahead.config.during_update is False):
             await self._ahead.pause()
 
@@ -219,3 +201,61 @@ class TurnServer:
     @property
     def _swaps(self) -> SwapCounts | None:
         return None if self._shared is None else self._shared.counts
+
+
+class ServingTurns:
+    """Methods that a Ray actor whose turns are a ``TurnServer``'s has whatever its engine is."""
+
+    _life: ServerLife
+    _turns: TurnServer | None = None
+
+    async def engine_counters(self) -> dict[str, float]:
+        """The engine's counters since its start, under the names of ``EngineStats``."""
+        raise NotImplementedError
+
+    @retry_after_restart
+    async def ready(self) -> str:
+        """Wait until the engine is started; returns an id of this process of the server."""
+        return self._life.id
+
+    async def serving(self) -> None:
+        """Wait until the weights are the trainer's, which a restarted server does not have at first."""
+        await self._life.wait_for_weights()
+
+    async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
+        """Start turns for a ``TurnPipe``; returns the id by which they are collected.
+
+        Raises:
+            EngineLost: If the server was restarted and has no weights yet.
+        """
+        self._life.require_weights()
+        assert self._turns is not None
+        return self._turns.desk.submit(client, requests)
+
+    async def collect_turns(self, client: str, life: str) -> list[TurnReply]:
+        """Finished turns of a ``TurnPipe``, at least one."""
+        assert self._turns is not None
+        return await self._turns.desk.collect(client, life)
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` is about to request its turns; returns once none is precomputed for it."""
+        if self._turns is not None:
+            await self._turns.begin_step(step)
+
+    async def close_step(self, global_steps: int) -> None:
+        """The policy was updated, ``global_steps`` times now: what was sampled until now was trained on."""
+        if self._turns is not None:
+            await self._turns.close_step(global_steps, await self.engine_counters())
+
+    async def save_state(self, folder: str, step: int) -> None:
+        """Write the state that outlives this process; ``step`` updates were made.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if self._turns is not None:
+            await self._turns.save_state(Path(folder), step)
+
+    async def step_counters(self) -> dict[str, float]:
+        """Counters since the last call, for verl's log; see ``metrics``."""
+        return {} if self._turns is None else self._turns.read_counters(await self.engine_counters())

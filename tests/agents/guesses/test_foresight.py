@@ -10,7 +10,7 @@ from tabled_engine import random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig
-from turntree.agents.guesses.early_passes import EarlyPasses
+from turntree.agents.guesses.early_passes import EarlyPasses, turn_key
 from turntree.agents.guesses.foresight import Foresight
 from turntree.spec_tree import DialogueState
 
@@ -99,27 +99,44 @@ def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) 
 
 
 def test_a_pass_that_nobody_waits_for_ends_before_the_engine_sleeps() -> None:
-    """An aborted or failed one is asked for again by its request."""
+    """A failed one is asked for again by its request."""
     play = Reused(after_prompt(random_policy(1, 4)), REPLAY)
-    early = EarlyPasses(play.engine)
-    request = TurnRequest((1,), TURN)
+    early, request = EarlyPasses(), TurnRequest((1,), TURN)
+
+    def begin() -> bool:
+        return early.begin(turn_key(request), lambda: play.engine.generate(request))
 
     async def check() -> None:
-        assert early.begin_turn(request)
-        assert not early.begin_turn(request), "it is begun"
+        assert begin()
+        assert not begin(), "it is begun"
         (task,) = early.drop()
         await asyncio.gather(task, return_exceptions=True)
         assert task.cancelled()
-        plain = await early.generate(request)
-        for spoiled in (lambda turn: replace(turn, token_ids=(), finish_reason=FinishReason.ABORT), lambda turn: 1 / 0):
-            play.engine.edit = spoiled
-            early.begin_turn(request)
-            await asyncio.sleep(0.01)
-            play.engine.edit = lambda turn: turn
-            assert await early.generate(request) == plain
-        assert (early.begun, early.used) == (3, 0)
+        assert await early.result(turn_key(request)) is None
+        play.engine.edit = lambda turn: 1 / 0
+        begin()
+        await asyncio.sleep(0.01)
+        assert await early.result(turn_key(request)) is None
 
     asyncio.run(check())
+
+
+def test_an_early_pass_that_was_aborted_is_asked_for_again_by_its_request() -> None:
+    play = Reused(random_policy(1, 4), REPLAY)
+    (first,) = episodes(play, 1)
+    play.update()
+    own = play.engine.generate
+
+    async def spoiled(request: TurnRequest) -> Completion:
+        turn, calls[turn_key(request)] = await own(request), calls.get(turn_key(request), 0) + 1
+        early = len(request.prompt_ids) > 2 and calls[turn_key(request)] == 1
+        return replace(turn, token_ids=(), finish_reason=FinishReason.ABORT) if early else turn
+
+    calls: dict[Any, int] = {}
+    play.engine.generate = spoiled  # type: ignore[method-assign]
+    (again,) = episodes(play, 2)
+    assert tokens([again]) == tokens([first])
+    assert (play.stats.early, play.stats.early_used) == (TURNS - 1, 0)
 
 
 def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.guesses.config import RunAheadConfig
-from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.precomputed import RunAhead
 from turntree.agents.engines.served.precomputed import PrecomputedRequests
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect
+from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.guesses.pipeline import GuessedTurns
 
 
 class HeldEngine:
@@ -62,10 +62,22 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def ask(slots: IdleSlots, *, ahead: int = 0, wanted: int = 0) -> list[asyncio.Task[Completion]]:
+async def admitted(engine: HeldEngine, slots: IdleSlots, request: TurnRequest) -> Completion:
+    if not request.ahead_for:
+        async with slots.needed():
+            return await engine.generate(request)
+    async with slots.idle() as found:
+        return (
+            await engine.generate(request)
+            if found
+            else Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        )
+
+
+def ask(engine: HeldEngine, slots: IdleSlots, *, ahead: int = 0, wanted: int = 0) -> list[asyncio.Task[Completion]]:
     requests = [TurnRequest((1,), Sampling(seed=n), ahead_for=2) for n in range(ahead)]
     requests += [TurnRequest((1,), Sampling(seed=n)) for n in range(wanted)]
-    return [asyncio.create_task(slots.generate(request)) for request in requests]
+    return [asyncio.create_task(admitted(engine, slots, request)) for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +88,9 @@ async def test_precomputed_turns_run_in_idle_slots_within_their_budget(
 ) -> None:
     engine = HeldEngine()
     idle = IdleSlots(engine, batch=batch, slots=slots)
-    tasks = ask(idle, wanted=wanted)
+    tasks = ask(engine, idle, wanted=wanted)
     await settled()
-    tasks += ask(idle, ahead=10)
+    tasks += ask(engine, idle, ahead=10)
     await settled()
     assert engine.counts == (ahead, wanted)
     engine.end("wanted")
@@ -95,15 +107,15 @@ async def test_a_requested_turn_is_asked_at_once_and_what_is_over_is_ended(deaf:
     """Also where a request did not hear that it was aborted."""
     engine = HeldEngine(deaf)
     idle = IdleSlots(engine, batch=4, slots=3)
-    tasks = ask(idle, ahead=3)
+    tasks = ask(engine, idle, ahead=3)
     await settled()
-    tasks += ask(idle, wanted=3)
+    tasks += ask(engine, idle, wanted=3)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert engine.counts[1] == 3
     await until(lambda: engine.counts == (1, 3))
     assert [task.done() and task.result().finish_reason for task in tasks[:3]] == [False, "abort", "abort"]
-    scoring = asyncio.create_task(idle.score((1,), (2,), Sampling()))
+    scoring = asyncio.create_task(GuessedTurns(engine, slots=idle).score((1,), (2,), Sampling()))
     await until(lambda: engine.counts == (0, 4))
     engine.end("wanted")
     await asyncio.gather(*tasks, scoring)
@@ -113,7 +125,7 @@ async def test_a_requested_turn_is_asked_at_once_and_what_is_over_is_ended(deaf:
 async def test_all_precomputed_turns_can_be_ended_those_that_wait_too(deaf: int) -> None:
     engine = HeldEngine(deaf)
     idle = IdleSlots(engine, batch=4, slots=2)
-    tasks = ask(idle, ahead=5)
+    tasks = ask(engine, idle, ahead=5)
     await settled()
     await idle.abort_ahead()
     assert engine.counts == (0, 0)
@@ -124,7 +136,7 @@ async def test_all_precomputed_turns_can_be_ended_those_that_wait_too(deaf: int)
 
 async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> None:
     engine = HeldEngine()
-    run_ahead = RunAhead(IdleSlots(engine, batch=4, slots=2), RunAheadConfig(enabled=True))
+    run_ahead = RunAhead(engine, slots=IdleSlots(engine, batch=4, slots=2))
     tasks = [
         asyncio.create_task(run_ahead.sample_ahead(TurnRequest((1,), Sampling(seed=n), ahead_for=2))) for n in range(3)
     ]

@@ -13,7 +13,8 @@ from recording_engine import RecordingEngine, a_turn
 from turntree.agents.engines.local import LocalEngine
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.guesses.config import ValidationConfig
-from turntree.agents.guesses.last_validation import CoupledTurns
+from turntree.agents.guesses.last_validation import LastValidation
+from turntree.agents.guesses.pipeline import GuessedTurns
 
 PROMPT = (3, 1, 4, 1, 5)
 SAMPLING = Sampling(max_tokens=12, stop_token_ids=(31,))
@@ -44,7 +45,7 @@ def moved(model: torch.nn.Module, by: float) -> torch.nn.Module:
 
 def test_the_same_policy_repeats_its_validation_in_one_pass_a_turn() -> None:
     with LocalEngine(tiny_llama(), config=replace(CONFIG, speculation=None)) as engine:
-        turns = CoupledTurns(engine, max_tokens=1000)
+        turns = GuessedTurns(engine, [LastValidation(max_tokens=1000)])
         first, second = validate(turns), validate(turns)
         assert said(second) == said(first)
         assert [turn.draft.verify_steps for turn in second] == [1] * len(SEEDS)
@@ -59,7 +60,7 @@ def test_after_an_update_the_turns_are_those_of_plain_decoding_with_their_seeds(
     model = tiny_llama()
     new = moved(model, 0.003)
     with LocalEngine(model, config=replace(CONFIG, speculation=None)) as engine:
-        turns = CoupledTurns(engine, max_tokens=1000)
+        turns = GuessedTurns(engine, [LastValidation(max_tokens=1000)])
         first = validate(turns)
         engine.update_weights(new.state_dict().items(), version=1)
         for _ in range(times):
@@ -75,18 +76,18 @@ def test_after_an_update_the_turns_are_those_of_plain_decoding_with_their_seeds(
 
 async def test_a_turn_is_the_draft_of_the_next_one_with_its_seed_alone() -> None:
     engine = RecordingEngine(a_turn(7, 8, 9), a_turn(6), a_turn(5, finish_reason=FinishReason.ABORT), a_turn(4))
-    turns = CoupledTurns(engine, max_tokens=1000)
+    turns = GuessedTurns(engine, [LastValidation(max_tokens=1000)])
     for seed, room in ((1, 12), (2, 12), (1, 2), (1, 12), (None, 12), (None, 12)):
-        await turns.generate(TurnRequest(PROMPT, replace(SAMPLING, seed=seed, max_tokens=room)))
+        await turns.generate(TurnRequest(PROMPT, replace(SAMPLING, seed=seed, max_tokens=room), reuse=False))
     assert [list(asked.draft) for asked in engine.asked] == [[], [], [7, 8], [7, 8, 9], [], []]
 
 
 async def test_a_full_store_keeps_what_it_holds() -> None:
     engine = RecordingEngine(lambda prompt, sampling: a_turn(*[sampling.seed] * 2))
-    turns = CoupledTurns(engine, max_tokens=5)
+    turns = GuessedTurns(engine, [LastValidation(max_tokens=5)])
     for _ in range(3):
         for seed in (1, 2, 3):
-            await turns.generate(TurnRequest(PROMPT, replace(SAMPLING, seed=seed)))
+            await turns.generate(TurnRequest(PROMPT, replace(SAMPLING, seed=seed), reuse=False))
     drafts = [list(asked.draft) for asked in engine.asked]
     assert drafts == [[], [], [], *[[1, 1], [2, 2], []] * 2]
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
+from run_ahead_turns import RunAhead
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig, RunAheadConfig
-from turntree.agents.guesses.precomputed import RunAhead
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.guesses.pipeline import GuessedTurns
+from turntree.agents.guesses.stored import StoredTurns
 
 PROMPT = (1, 2)
 
@@ -53,7 +54,7 @@ class SlowEngine(TabledEngine):
 
 def make(**settings: Any) -> tuple[RunAhead, SlowEngine]:
     engine = SlowEngine(random_policy(3, 5))
-    return RunAhead(engine, RunAheadConfig(enabled=True, **settings)), engine
+    return RunAhead(engine, **settings), engine
 
 
 def sampling(seed: int | None) -> Sampling:
@@ -179,11 +180,11 @@ async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_
 @pytest.mark.parametrize("mode", ["replay", "exact"])
 async def test_a_turn_made_ahead_goes_before_a_stored_one(mode: str) -> None:
     run_ahead, engine = make()
-    reuse = PrefixReuse(run_ahead, ReuseConfig(mode=mode, top_k=5), vocabulary=5, ready=run_ahead.ready)  # type: ignore
+    stored = StoredTurns(ReuseConfig(mode=mode, top_k=5), vocabulary=5)  # type: ignore[arg-type]
+    reuse = GuessedTurns(engine, [run_ahead.ahead, stored])
     await reuse.generate(TurnRequest(PROMPT, sampling(1)))
-    reuse.close_step()
-    run_ahead.close_step(1)
-    made = await make_ahead(run_ahead, engine, reuse.base_seed(7), step=2)
+    reuse.close_step(1)
+    made = await make_ahead(run_ahead, engine, stored.base_seed(7), step=2)
     turn = await reuse.generate(TurnRequest(PROMPT, sampling(7)))
     assert (turn.levels, turn.token_ids) == ("B" * 6, made.token_ids)
     assert (await reuse.generate(TurnRequest(PROMPT, sampling(8)))).levels[0] == "C", "the stored turn is still there"

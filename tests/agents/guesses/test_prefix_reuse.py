@@ -10,7 +10,7 @@ from tabled_engine import Law, TabledEngine, random_policy
 from tables import table
 
 from turntree.agents.engines.protocol import Completion, FinishReason, ScoringEngine, TurnRequest
-from turntree.agents.guesses import prefix_reuse
+from turntree.agents.guesses import pipeline
 from turntree.agents.guesses.config import ReuseConfig
 from turntree.agents.guesses.turn_verification import Verification
 from turntree.spec_tree import DialogueState
@@ -148,7 +148,7 @@ def short_turns_kept(ledger: type[Ledger]) -> int:
     count = 0
     for place in range(300):
         play = Reused(fixed(1, 1), vocabulary=2)
-        play.reuse.ledger = ledger(max_tokens=4)
+        play.reuse.stored.ledger = ledger(max_tokens=4)
         play.siblings(6, max_tokens=2, prompt=(9, place))
         assert play.held.turns == 2
         count += 2 * 2 - play.held.tokens
@@ -239,13 +239,13 @@ def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(
 ) -> None:
     """SPEC-RL's are the same at every step."""
     coins: list[int] = []
-    verify = prefix_reuse.verify
+    verify = pipeline.verify
 
     async def spy(*args: Any, **kwargs: Any) -> Verification:
-        coins.append(kwargs["seed"])
+        coins.append(args[-2].seed)
         return await verify(*args, **kwargs)
 
-    monkeypatch.setattr(prefix_reuse, "verify", spy)
+    monkeypatch.setattr(pipeline, "verify", spy)
     play = Reused(random_policy(1, 4))
     for epoch in range(6):
         play.ask(seed=5, stop_token_ids=())

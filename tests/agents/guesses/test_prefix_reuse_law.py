@@ -141,7 +141,7 @@ def pairs_of_siblings(ledger: type[Ledger]) -> float:
     """Chi-square p-value of what two siblings at one state say, against two draws from the policy."""
     old, new = np.array([0.2, 0.3, 0.5]), np.array([0.5, 0.3, 0.2])
     play = Reused(fixed(*old), vocabulary=3)
-    play.reuse.ledger = ledger(max_tokens=100_000)
+    play.reuse.stored.ledger = ledger(max_tokens=100_000)
 
     play.many(700, each=2, max_tokens=1)
     play.update(fixed(*new))

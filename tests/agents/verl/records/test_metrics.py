@@ -9,7 +9,7 @@ import pytest
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.guesses.precomputed import RunAheadStats
-from turntree.agents.guesses.prefix_reuse import ReuseStats
+from turntree.agents.guesses.stored import ReuseStats
 from turntree.agents.verl.records.metrics import (
     EPISODE,
     METRICS,

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from real_training import read_lines
+from recording_engine import RecordingEngine
 from safetensors.torch import load_file
 
-from turntree.agents.engines.monitors import Monitors
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import EpisodeWriter, read_records
+from turntree.agents.guesses.pipeline import GuessedTurns
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import StepReport
@@ -77,7 +78,7 @@ def test_weights_are_saved_whole_even_if_two_names_share_them(tmp_path: Path) ->
 
 
 def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tmp_path: Path) -> None:
-    books = StepCounters(RunSettings(run_dir=str(tmp_path)), 0, Monitors())
+    books = StepCounters(RunSettings(run_dir=str(tmp_path)), 0, GuessedTurns(RecordingEngine()))
     for step, sampled in ((3, 0), (3, 0), (4, 8)):  # it is given the weights by hand, then by the trainer
         books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)

@@ -15,7 +15,7 @@ from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig, RunAheadConfig
-from turntree.agents.guesses.precomputed import RunAhead
+from turntree.agents.guesses.precomputed import PrecomputedTurns
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
 from turntree.agents.verl.serving.checkpoint import StoreCheckpoint
@@ -99,8 +99,8 @@ class Server:
         self.engine = TabledEngine(random_policy(1, 5))
         self.forest = SpecForest()
         self.reuse = PrefixReuse(self.engine, ReuseConfig(mode="replay"), vocabulary=5)
-        self.ahead = RunAhead(self.engine, RunAheadConfig(enabled=True))  # type: ignore[arg-type]
-        self.state = ServerState(self.forest, self.reuse, self.ahead, vocabulary=vocabulary, tokenizer="ours")
+        self.ahead = PrecomputedTurns(self.engine, RunAheadConfig(enabled=True))  # type: ignore[arg-type]
+        self.state = ServerState(self.forest, self.reuse.stored, self.ahead, vocabulary=vocabulary, tokenizer="ours")
 
 
 async def played() -> Server:

@@ -17,6 +17,7 @@ from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.errors import EngineLost
+from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 from turntree.agents.verl.serving import external_server, restarts
@@ -119,9 +120,9 @@ class Server(ExternalServer, VerlServer):
 
     @property
     def ledger(self) -> Ledger:
-        reuse = self._turns._reuse if self._turns is not None else None  # the only door to it
-        assert reuse is not None
-        return reuse.ledger
+        assert self._turns is not None
+        (stored,) = (one for one in self._turns.engine._sources if isinstance(one, StoredTurns))  # the only door to it
+        return stored.ledger
 
 
 async def pair(*, shared: bool = True, **arguments: Any) -> list[Server]:

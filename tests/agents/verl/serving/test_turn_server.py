@@ -8,7 +8,7 @@ import pytest
 from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.monitors import ALARM
-from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import TurnServer
@@ -51,7 +51,7 @@ def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings
 async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
     stand = Stand()
     turns = server(RecordingEngine(a_turn(7, 8, finish_reason=reason)), stand)
-    assert (await turns.generate(TurnRequest((1, 2), Sampling(), state=state))).token_ids == (7, 8)
+    assert (await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=state))).token_ids == (7, 8)
     await turns.close_step(1, {})
     assert stand.taken == [[9]]
     (batch,) = stand.given
@@ -68,7 +68,7 @@ async def test_turns_that_ended_by_themselves_at_a_known_state_are_given_to_othe
 async def test_turns_of_training_are_given_to_other_replicas_and_those_of_validations_are_not(reuse: bool) -> None:
     stand = Stand()
     turns = server(RecordingEngine(a_turn(7, 8)), stand)
-    await turns.generate(TurnRequest((1, 2), Sampling(), state=HERE, reuse=reuse))
+    await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=HERE, reuse=reuse))
     await turns.close_step(1, {})
     assert [len(batch) for batch in stand.given] == [1 * reuse]
 
@@ -88,13 +88,13 @@ async def test_a_checkpoint_has_the_turns_that_others_gave_until_then(tmp_path: 
 
 async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
     engine, request = RecordingEngine(a_turn(7)), TurnRequest((1,), Sampling(), state=HERE, draft=(4,))
-    await server(engine).generate(request)
+    await server(engine).engine.generate(request)
     assert engine.asked == [request]
 
 
 async def test_without_run_ahead_a_turn_for_a_later_step_is_refused_and_not_sampled() -> None:
     engine = RecordingEngine(a_turn(7))
-    turn = await server(engine).generate(TurnRequest((1,), Sampling(seed=1), ahead_for=2))
+    turn = await server(engine).engine.generate(TurnRequest((1,), Sampling(seed=1), ahead_for=2))
     assert turn.finish_reason is FinishReason.ABORT
     assert not engine.asked
 
@@ -115,24 +115,25 @@ async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int |
     """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
     turns = server(remembering())
     for seed in seeds:
-        await turns.generate(TurnRequest((1,), Sampling(seed=seed)))
+        await turns.engine.generate(TurnRequest((1,), Sampling(seed=seed)))
     z = turns.read_counters({})["exactness/exact_acceptance_z"]
     assert (abs(z) < ALARM) is quiet
     await turns.close_step(1, {})
     assert not turns.read_counters({})
-    await turns.generate(TurnRequest((1,), Sampling(seed=1)))
+    await turns.engine.generate(TurnRequest((1,), Sampling(seed=1)))
     assert turns.read_counters({}), "a seed counts again in the next step"
 
 
 @pytest.mark.parametrize("coupled", [True, False])
 async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_training_with_neither(coupled: bool) -> None:
-    """Drafts of three steps, each with a turn of training and one of validation that has the same prompt."""
+    """Drafts of three steps, each with a turn of training and one of validation that has the same prompt, and the noise
+    of the second step's turn of training."""
     engine = RecordingEngine(a_turn(1), a_turn(2), a_turn(3), a_turn(4), a_turn(5), a_turn(6))
     run = RunSettings(reuse=ReuseConfig(mode=ReuseMode.REPLAY), validation=ValidationConfig(coupled=coupled))
     turns = server(engine, run=run)
     for step in (1, 2, 3):
-        for sampling, reuse in ((Sampling(seed=step), True), (Sampling(seed=9), False)):
-            await turns.generate(TurnRequest((1, 2), sampling, reuse=reuse))
+        for sampling, reuse in ((Sampling(seed=step), True), (Sampling(seed=derive_seed(2, 1)), False)):
+            await turns.engine.generate(TurnRequest((1, 2), sampling, reuse=reuse))
         await turns.close_step(step, {})
     drafts = [list(asked.draft) for asked in engine.asked]
     assert drafts[::2] == [[], [1], [3]], "training replays training"
@@ -143,8 +144,8 @@ async def test_a_coupled_validation_tells_the_monitors_nothing() -> None:
     """Its drafts know the noise: a store of drafts has seen what it sampled before."""
     for coupled in (True, False):
         turns = server(remembering(), run=RunSettings(validation=ValidationConfig(coupled=coupled)))
-        await turns.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
+        await turns.engine.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
         await turns.close_step(1, {})
-        await turns.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
+        await turns.engine.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
         told = turns.read_counters({})
         assert not told if coupled else abs(told["exactness/exact_acceptance_z"]) > ALARM
