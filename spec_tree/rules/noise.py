@@ -26,6 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORD = 1 << 64
+_STEP = int(_GOLDEN)
+_FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
+_SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
+"""The factors of the mixing, each with its inverse modulo 2**64."""
 _HALF = 2.0**-53
 _ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 """Bits of the square root of a half: mantissas are taken between it and its double."""
@@ -109,3 +114,40 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def shifted_seed(seed: int, by: int) -> int:
+    """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
+
+    An engine may count the position of a token in the context, turntree's noise its position in the turn; with the
+    seed shifted by the tokens before the turn, the two agree. The mixing is a bijection, so the shift is exact.
+
+    Args:
+        seed: Any integer, taken modulo 2**64.
+        by: Positions.
+
+    Returns:
+        In [0, 2**64).
+    """
+    stream = (_mixed((seed + _STEP) % _WORD) - by * _STEP) % _WORD
+    return (_unmixed(stream) - _STEP) % _WORD
+
+
+def _mixed(x: int) -> int:
+    x = (x ^ x >> 30) * _FIRST % _WORD
+    x = (x ^ x >> 27) * _SECOND % _WORD
+    return x ^ x >> 31
+
+
+def _unmixed(x: int) -> int:
+    x = _unshifted(x, 31) * _SECOND_INVERSE % _WORD
+    x = _unshifted(x, 27) * _FIRST_INVERSE % _WORD
+    return _unshifted(x, 30)
+
+
+def _unshifted(x: int, by: int) -> int:
+    """The number that gives ``x`` when it is combined with itself, shifted right."""
+    original = x
+    for _ in range(63 // by):
+        original = x ^ original >> by
+    return original

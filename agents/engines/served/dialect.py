@@ -57,8 +57,8 @@ class Dialect(Protocol):
         """The answer to ``judging``: a token for each of the draft, or an aborted turn; ``None`` if none was drawn."""
         ...
 
-    def scored(self, answer: Any, count: int, top: int) -> tuple[TokenLogprobs, int] | None:
-        """The answer to ``scoring``: what is at the ``count`` scored tokens and behind them, and the number of cached
+    def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
+        """The answer to ``scoring``: what is at the scored ``tokens`` and behind them, and the number of cached
         tokens; ``None`` if the request was aborted."""
         ...
 

@@ -153,7 +153,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         version = self.version
         width = self.vocabulary if reshapes(sampling) else top
         _, answer = await self._run(self._dialect.scoring(whole, known, width))
-        found = self._dialect.scored(answer, len(tokens), width)
+        found = self._dialect.scored(answer, tokens, width)
         if found is None:
             raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")
         readings, cached = found

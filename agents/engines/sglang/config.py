@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from turntree.agents.engines.served.config import ServedConfig
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
-from turntree.spec_tree.config_text import config_to_text
 
 _OURS = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
 _ALGORITHM = "speculative_algorithm"
@@ -17,34 +16,16 @@ _NGRAM = "NGRAM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SglangEngineConfig:
+class SglangEngineConfig(ServedConfig):
     """Size and behaviour of one engine."""
 
-    max_batch: int = 32
-    """Requests that decode at once; more wait in a queue."""
-    max_context: int = 1024
-    """Most tokens of prompt and response together."""
-    dtype: str = "auto"
-    """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
     draft_tokens: int = 0
     """Most tokens of one request in one pass, the last sampled one included; 0 decodes plainly."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
     """Settings of turntree's draft worker."""
-    seed: int | None = None
-    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
-    """Further server arguments of SGLang, for example ``{"tp_size": 2}``."""
 
     def __post_init__(self) -> None:
-        for name, least in (("max_batch", 1), ("max_context", 1), ("draft_tokens", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"SglangEngineConfig.{name} must be at least {least}, got {getattr(self, name)}")
-        taken = [name for name in _OURS if name in self.engine_args]
-        if taken:
-            raise ValueError(
-                f"SglangEngineConfig.engine_args must leave {', '.join(taken)} to turntree; the fields max_context and "
-                "max_batch say the same"
-            )
+        self._check({"draft_tokens": 0}, _OURS, "the fields max_context and max_batch say the same")
         if self.draft_tokens and _ALGORITHM in self.engine_args:
             raise ValueError(
                 f"SglangEngineConfig.engine_args asks for {self.engine_args[_ALGORITHM]}, and draft_tokens="
@@ -76,4 +57,4 @@ class SglangEngineConfig:
 
     def to_variable(self) -> str:
         """Text of the environment variable that the worker reads."""
-        return json.dumps({**asdict(self.speculation), "forest": json.loads(config_to_text(self.speculation.forest))})
+        return json.dumps(self.speculation.to_mapping())

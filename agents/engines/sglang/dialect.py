@@ -93,12 +93,12 @@ class SglangDialect:
         """See ``Dialect``."""
         return answers.judged(answer, len(request.draft), request.sampling)
 
-    def scored(self, answer: Mapping[str, Any], count: int, top: int) -> tuple[TokenLogprobs, int] | None:
+    def scored(self, answer: Mapping[str, Any], tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """See ``Dialect``."""
         info = answer["meta_info"]
         if (info.get("finish_reason") or {}).get("type") not in (FinishReason.LENGTH, FinishReason.STOP):
             return None
-        return answers.scored(answer, count, top), info.get("cached_tokens") or 0
+        return answers.scored(answer, len(tokens), top), info.get("cached_tokens") or 0
 
     def _recorded(self, sampling: Sampling) -> int:
         """Number of most probable tokens requested, before top-k, top-p and min-p."""

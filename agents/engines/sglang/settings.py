@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from turntree.agents.engines.drafting.step_bound import most_drafted
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import check_keys, config_from_text
+from turntree.agents.engines.served.settings import DraftSettings
 
 VARIABLE = "TURNTREE_SGLANG"
 """Environment variable with the settings as a JSON object."""
@@ -24,8 +23,8 @@ ALGORITHM = "TURNTREE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SglangSettings:
-    """Settings of the worker. None of them changes what is sampled."""
+class SglangSettings(DraftSettings):
+    """Settings of the worker."""
 
     widths: tuple[int, ...] = ()
     """Ascending widths that the worker chooses among: tokens of one request in one pass, the last sampled one
@@ -35,27 +34,17 @@ class SglangSettings:
     """Greatest depth of a draft."""
     min_probability: float = 0.2
     """A node is offered if the store's estimate that its whole path is accepted reaches this probability."""
-    adaptive: bool = True
-    """Choose the width that gives the most tokens per second by the engine's own measured steps; otherwise the
-    widest wherever anything is drafted."""
-    max_step_tokens: int | None = None
-    """Most tokens of a pass after the last sampled one of each request, padding included; ``None`` bounds them on an
-    accelerator alone (``drafting.step_bound``), for the memory that verification takes."""
     replace_ngram: bool = False
     """Keep SGLang's algorithm name ``NGRAM`` and replace its worker by this one, for launchers that know only built-in
     names."""
-    forest: ForestConfig = field(default_factory=ForestConfig)
-    """Settings of the store. The model's end tokens are added to its own."""
 
     def __post_init__(self) -> None:
+        DraftSettings.__post_init__(self)
+        object.__setattr__(self, "widths", tuple(self.widths))  # JSON has lists
         if list(self.widths) != sorted(set(self.widths)) or any(width < 1 for width in self.widths):
             raise ValueError(f"SglangSettings.widths must be ascending and at least 1, got {self.widths}")
         if self.max_depth < 1:
             raise ValueError(f"SglangSettings.max_depth must be at least 1, got {self.max_depth}")
-        if not 0 <= self.min_probability <= 1:
-            raise ValueError(f"SglangSettings.min_probability must lie in [0, 1], got {self.min_probability}")
-        if self.max_step_tokens is not None and self.max_step_tokens < 1:
-            raise ValueError(f"SglangSettings.max_step_tokens must be at least 1, got {self.max_step_tokens}")
 
     def widths_within(self, widest: int, *, device: str = "cpu") -> tuple[int, ...]:
         """The widths to choose among if the engine takes at most ``widest`` tokens of a request.
@@ -108,10 +97,4 @@ def settings_from_environment(environment: Mapping[str, str] = os.environ) -> Sg
         raise ValueError(f"{VARIABLE} must hold a JSON object: {error}") from None
     if not isinstance(values, dict):
         raise ValueError(f"{VARIABLE} must hold a JSON object, got {text[:60]!r}")
-    check_keys(values, SglangSettings, f"in {VARIABLE}")
-    if "forest" in values:
-        values["forest"] = config_from_text(json.dumps(values["forest"]))
-    try:
-        return SglangSettings(**{**values, "widths": tuple(values.get("widths", ()))})
-    except TypeError as error:
-        raise ValueError(f"a setting in {VARIABLE} has the wrong type: {error}") from None
+    return SglangSettings.from_mapping(values, f"in {VARIABLE}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turntree.agents.engines.request_wire import WORD, request_entries
+from turntree.agents.engines.request_wire import request_entries
 
 DRAFTED = "turntree_drafted"
 """Returned in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
@@ -20,10 +20,6 @@ OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
 JUDGES = "turntree_judges"
 """Key in a scheduler's internal state: whether it judges drafts in the pass over a prompt."""
-
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
-_SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
 
 
 def custom_params(**entries: Any) -> dict[str, Any]:
@@ -39,41 +35,3 @@ def custom_params(**entries: Any) -> dict[str, Any]:
 def is_ours(entries: Mapping[str, Any] | None) -> bool:
     """Whether a request has the mark."""
     return bool(entries and entries.get(OURS))
-
-
-def shifted_seed(seed: int, by: int) -> int:
-    """The seed whose noise at position ``n + by`` is that of ``seed`` at ``n``.
-
-    SGLang counts the position of a token in the context, turntree's noise its position in the turn; with the seed
-    shifted by the tokens before the turn, the two agree. The mixing of ``spec_tree.rules.noise`` is a bijection, so
-    the shift is exact.
-
-    Args:
-        seed: Any integer, taken modulo 2**64.
-        by: Positions.
-
-    Returns:
-        In [0, 2**64).
-    """
-    stream = (_mix((seed + _GOLDEN) % WORD) - by * _GOLDEN) % WORD
-    return (_unmix(stream) - _GOLDEN) % WORD
-
-
-def _mix(x: int) -> int:
-    x = (x ^ x >> 30) * _FIRST % WORD
-    x = (x ^ x >> 27) * _SECOND % WORD
-    return x ^ x >> 31
-
-
-def _unmix(x: int) -> int:
-    x = _unshifted(x, 31) * _SECOND_INVERSE % WORD
-    x = _unshifted(x, 27) * _FIRST_INVERSE % WORD
-    return _unshifted(x, 30)
-
-
-def _unshifted(x: int, by: int) -> int:
-    """The number that gives ``x`` when it is combined with itself, shifted right."""
-    original = x
-    for _ in range(63 // by):
-        original = x ^ original >> by
-    return original

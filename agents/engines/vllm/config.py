@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from secrets import randbits
 from typing import Any
 
+from turntree.agents.engines.served.config import ServedConfig
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 
 _OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
@@ -14,38 +15,20 @@ WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmEngineConfig:
+class VllmEngineConfig(ServedConfig):
     """Size and behaviour of one engine."""
 
-    max_batch: int = 32
-    """Requests that decode at once; more wait in a queue."""
-    max_context: int = 1024
-    """Most tokens of prompt and response together."""
-    dtype: str = "auto"
-    """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
     speculative_config: Mapping[str, Any] | None = None
     """vLLM's ``speculative_config``; ``None`` decodes plainly. See ``drafter`` for turntree's."""
     enforce_eager: bool | None = None
     """Whether to skip compiling the model; ``None`` compiles on an accelerator."""
     kv_cache_bytes: int | None = None
     """Memory for keys and values; ``None`` leaves it to vLLM."""
-    seed: int | None = None
-    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
     start_seconds: float = 600.0
     """Time limit of the engine's start."""
-    engine_args: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of vLLM's ``AsyncEngineArgs``, for example ``{"tensor_parallel_size": 2}``."""
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"VllmEngineConfig.{name} must be at least 1, got {getattr(self, name)}")
-        taken = [name for name in _OURS if name in self.engine_args]
-        if taken:
-            raise ValueError(
-                f"VllmEngineConfig.engine_args must leave {', '.join(taken)} to turntree; speculation is the field "
-                "speculative_config"
-            )
+        self._check({}, _OURS, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:
         """Arguments of ``AsyncEngineArgs``.

@@ -76,8 +76,9 @@ class VllmDialect:
 
     def again(self, asked: VllmRequest, answer: Any) -> VllmRequest | None:
         """See ``Dialect``: vLLM computes nothing at cached tokens, and reports afterwards how many there were."""
-        cached = 0 if answer is None else answer.num_cached_tokens or 0
-        if asked.known is None or cached < asked.known or asked.fields["skip_reading_prefix_cache"]:
+        if asked.known is None or answer is None or asked.fields["skip_reading_prefix_cache"]:
+            return None
+        if (answer.num_cached_tokens or 0) < asked.known:
             return None
         return replace(asked, fields={**asked.fields, "skip_reading_prefix_cache": True})
 
@@ -104,12 +105,12 @@ class VllmDialect:
             cached_tokens=min(answer.num_cached_tokens or 0, len(request.prompt_ids)),
         )
 
-    def scored(self, answer: Any, count: int, top: int) -> tuple[TokenLogprobs, int] | None:
+    def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """See ``Dialect``."""
         if not _read(answer):
             return None
         flat = answer.prompt_logprobs
-        given = TokenLogprobs.from_flat(flat, top, slice(len(flat.start_indices) - count, None))
+        given = TokenLogprobs.from_flat(flat, top, slice(len(flat.start_indices) - len(tokens), None))
         behind = TokenLogprobs.from_flat(answer.outputs[0].logprobs, top)
         return given.then(behind), answer.num_cached_tokens or 0
 

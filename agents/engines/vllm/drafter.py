@@ -27,15 +27,12 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn, StepResult
-from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
-from turntree.agents.engines.judged import ended_turn
-from turntree.agents.engines.request_wire import given_of, guess_of, is_judged, judged_most, turn_state
+from turntree.agents.engines.request_wire import is_judged
+from turntree.agents.engines.served.chain_budget import ChainBudget
+from turntree.agents.engines.served.drafter import AskedTurn, ServedDrafter, judged_turn, shared_turns
 from turntree.agents.engines.vllm import compat, cpu_repair
-from turntree.agents.engines.vllm.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.exchange.folder_exchange import FolderExchange
+from turntree.spec_tree import SpecForest
 from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -55,7 +52,7 @@ class _Served(NamedTuple):
     """Whether a stop string may end it, which only vLLM's front end sees."""
 
 
-class ForestDrafter:
+class ForestDrafter(ServedDrafter):
     """Drafts for all requests of a step from one ``SpecForest``."""
 
     def __init__(self, vllm_config: Any) -> None:
@@ -71,9 +68,8 @@ class ForestDrafter:
         config = settings.forest
         if not config.end_tokens:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
+        super().__init__(SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config))))
         self.settings = settings
-        self.forest = SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config)))
-        self._session = DraftingSession(forest=self.forest)
         self._longest: int = vllm_config.model_config.max_model_len
         self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
@@ -100,14 +96,8 @@ class ForestDrafter:
         self._drafting: Future[None] | None = None
         """Drafts that are being made."""
         self._runner: Any = None
-        self._shared: SharedTurns | None = None
         self.leads = True
         """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
-
-    @property
-    def counts(self) -> DraftCounts:
-        """Counters so far."""
-        return self._session.counts
 
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         """Take the model runner, which holds the requests; the plugin calls this.
@@ -130,11 +120,7 @@ class ForestDrafter:
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
-        exchange = FolderExchange.from_environment()
-        if exchange is not None:
-            config = self.forest.config
-            self._shared = SharedTurns(self.forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)
-            self._chains.shared = self._shared
+        self._shared = self._chains.shared = shared_turns(self.forest)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -294,25 +280,21 @@ class ForestDrafter:
     def _learn(self, request: Any, drawn: list[int]) -> None:
         """Tell the store of a turn that ended in the pass that judged it."""
         entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
-        before = len(tokens) - given_of(entries)
-        turn = ended_turn(tokens[before:], drawn, compat.stop_tokens(request.sampling_params), judged_most(entries))
+        turn = judged_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
         if turn:
-            state = turn_state(entries, tokens[:before])
-            self.forest.insert(state, turn)
-            self._note(state, turn)
+            self._insert(AskedTurn.of(entries, tokens).state, turn)
 
     def _turn(self, request: Any) -> ChainTurn:
         parameters = request.sampling_params
-        given = given_of(parameters.extra_args)
-        prompt = request.prompt_token_ids[: len(request.prompt_token_ids) - given]
-        room = self._longest - len(prompt)
+        asked = AskedTurn.of(parameters.extra_args, request.prompt_token_ids, self._vocabulary)
+        room, given = self._longest - len(asked.prompt), len(asked.given)
         return ChainTurn(
-            state=turn_state(parameters.extra_args, prompt),
-            prompt=prompt,
+            state=asked.state,
+            prompt=asked.prompt,
             stops=compat.stop_tokens(parameters),
             least=given + (parameters.min_tokens or 0),
             most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
-            guess=guess_of(parameters.extra_args, self.forest.config.vocabulary),
+            guess=asked.guess,
         )
 
     def _sweep(self, requests: Mapping[str, Any]) -> None:
@@ -327,11 +309,7 @@ class ForestDrafter:
         while len(self._finished) > _REMEMBERED:
             self._finished.popitem(last=False)
 
-    def _note(self, state: DialogueState, turn: list[int]) -> None:
-        if self._shared is not None:
-            self._shared.note(state, turn)
-
     def _swap_if_idle(self) -> None:
         """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
-        if self._shared is not None and self._chains.idle:
-            self._shared.swap_aside()
+        if self._chains.idle:
+            self._swap()

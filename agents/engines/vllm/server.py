@@ -19,18 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from turntree.agents.engines.protocol import Completion, Sampling, Scores, TurnRequest
-from turntree.agents.engines.request_wire import flat, request_entries
+from turntree.agents.engines.protocol import Completion, Sampling, Scores
+from turntree.agents.engines.request_wire import flat
+from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.server_client import ServerClient, ServerError
-from turntree.agents.engines.token_logprobs import TokenLogprobs, check_scorable, reshapes, scores
-from turntree.agents.engines.vllm.dialect import completion, parameters, scoring_parameters
+from turntree.agents.engines.token_logprobs import TokenLogprobs, reshapes
+from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, completion, scoring_parameters
 
 _TOKEN = "token_id:"
 _NO_MASS = -9999.0
 """The server's value for minus infinity."""
 
 
-class VllmServer:
+class VllmServer(ServedTurns):
     """Generates and scores turns with a vLLM server.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
@@ -57,7 +58,6 @@ class VllmServer:
         seconds: float = 600.0,
         transport: Any = None,
     ) -> None:
-        self._speculates = speculates
         self._client = ServerClient(
             base_url.rstrip("/").removesuffix("/v1"),
             kind="a vLLM server",
@@ -67,31 +67,16 @@ class VllmServer:
             transport=transport,
         )
         try:
-            self.model, self.max_context = self._client.call(self._find(model))
+            self.model, max_context = self._client.call(self._find(model))
         except BaseException:
             self.close()
             raise
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn, as ``VllmEngine.generate``.
-
-        Raises:
-            UnsupportedSampling: If vLLM cannot sample with these parameters.
-            ServerError: If the server refused.
-        """
-        sampling = request.sampling
-        fields = parameters(sampling, speculates=self._speculates)
-        entries = request_entries(state=request.state, seed=sampling.seed, draft=request.draft)
-        choice, cached = await self._client.run(self._ask(request.prompt_ids, fields, entries))
-        rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
-        said = [int(token) for token in choice["token_ids"]]
-        readings = TokenLogprobs.from_rows(said, rows, sampling.top_logprobs)
-        return replace(completion(said, readings, choice["finish_reason"], sampling), cached_tokens=cached)
+        super().__init__(_HttpDialect(speculates=speculates), max_context=max_context, vocabulary=None)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of given tokens.
+        """As ``ServedTurns.score``.
 
         Only at temperature 1 without top-p, top-k and min-p: anything else needs the whole vocabulary at every
         position, which is too much for HTTP; use ``VllmEngine``.
@@ -100,27 +85,13 @@ class VllmServer:
             ValueError: If ``sampling`` has any other parameters.
             ServerError: If the server refused.
         """
-        check_scorable(sampling)
         if reshapes(sampling):
             raise ValueError(
                 "a vLLM server scores only at temperature 1 without top_p, top_k and min_p, got temperature="
                 f"{sampling.temperature}, top_p={sampling.top_p}, top_k={sampling.top_k}, min_p={sampling.min_p}; use "
                 "VllmEngine"
             )
-        whole = [*prompt_ids, *token_ids]
-        choice, cached = await self._client.run(self._ask(whole, scoring_parameters(top), {}))
-        given = choice["prompt_logprobs"][len(prompt_ids) :]
-        rows = [{int(token): entry["logprob"] for token, entry in row.items()} for row in given]
-        behind = [int(token) for token in choice["token_ids"]]
-        rows += [_row(row) for row in choice["logprobs"]["top_logprobs"]]
-        return scores(
-            TokenLogprobs.from_rows([*token_ids, *behind], rows, top),
-            token_ids,
-            sampling,
-            top=top,
-            cached_tokens=cached,
-            weights_version=0,
-        )
+        return await super().score(prompt_ids, token_ids, sampling, top=top)
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
@@ -141,25 +112,51 @@ class VllmServer:
         names = ", ".join(card["id"] for card in served)
         raise ServerError(f"the server has no model {model!r}; it has {names or 'none'}")
 
-    async def _ask(
-        self, prompt: Sequence[int], fields: Mapping[str, Any], entries: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], int]:
-        """The one choice of a completion, and the number of cached prompt tokens."""
-        reply = await self._client.accepted(
-            "POST",
-            "/v1/completions",
-            {
-                "model": self.model,
-                "prompt": [int(token) for token in prompt],
-                **fields,
-                "return_token_ids": True,
-                "return_tokens_as_token_ids": True,
-                **({"vllm_xargs": flat(entries)} if entries else {}),
-            },
-        )
-        answer = reply.json()
-        details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
-        return answer["choices"][0], details.get("cached_tokens") or 0
+    async def _ask(self, name: str, asked: VllmRequest) -> dict[str, Any]:
+        return await self._client.run(self._completion(dict(asked.fields), asked.prompt))
+
+    async def _completion(self, fields: dict[str, Any], prompt: list[int]) -> dict[str, Any]:
+        """The server's answer, a completion of one choice."""
+        body = {"model": self.model, "prompt": prompt, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        entries = fields.pop("extra_args", None)
+        more = {"vllm_xargs": flat(entries)} if entries else {}
+        reply = await self._client.accepted("POST", "/v1/completions", {**body, **fields, **more})
+        answer: dict[str, Any] = reply.json()
+        return answer
+
+
+class _HttpDialect(VllmDialect):
+    """vLLM's answers as JSON, in which the draws of a judged draft are missing."""
+
+    def judges(self, sampling: Sampling) -> bool:
+        return False
+
+    def scoring(self, whole: Sequence[int], known: int, top: int) -> VllmRequest:
+        return VllmRequest(prompt=list(whole), fields=scoring_parameters(top))
+
+    def completion(self, answer: Mapping[str, Any], sampling: Sampling) -> Completion:
+        choice = answer["choices"][0]
+        readings = _sampled(choice, sampling.top_logprobs)
+        made = completion(choice["token_ids"], readings, choice["finish_reason"], sampling)
+        return replace(made, cached_tokens=_cached(answer))
+
+    def scored(self, answer: Mapping[str, Any], tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int]:
+        choice = answer["choices"][0]
+        given = choice["prompt_logprobs"][-len(tokens) :] if tokens else []
+        rows = [{int(token): entry["logprob"] for token, entry in row.items()} for row in given]
+        found = TokenLogprobs.from_rows(tokens, rows, top)
+        return found.then(_sampled(choice, top)), _cached(answer)
+
+
+def _sampled(choice: Mapping[str, Any], top: int) -> TokenLogprobs:
+    """Log-probabilities at the sampled tokens."""
+    rows = [_row(row) for row in choice["logprobs"]["top_logprobs"]]
+    return TokenLogprobs.from_rows(choice["token_ids"], rows, top)
+
+
+def _cached(answer: Mapping[str, Any]) -> int:
+    """Number of cached prompt tokens."""
+    return ((answer.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 def _row(entries: Mapping[str, float]) -> dict[int, float]:

@@ -25,10 +25,10 @@ from turntree.agents.engines.request_wire import (
     state_of,
     turn_state,
 )
-from turntree.agents.engines.sglang.wire import custom_params, is_ours, shifted_seed
+from turntree.agents.engines.sglang.wire import custom_params, is_ours
 from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.rules.noise import exponential
+from turntree.spec_tree.rules.noise import exponential, shifted_seed
 
 STATE = DialogueState(exact=(1 << 64) - 3, task="t/1", tools="search(é)", env="turntree/GSM8K-v0")
 

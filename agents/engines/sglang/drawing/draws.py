@@ -29,7 +29,8 @@ from torch import Tensor
 from turntree.agents.engines.drafting.race import race, race_of_logits
 from turntree.agents.engines.drafting.transforms import Transforms, transform
 from turntree.agents.engines.request_wire import given_of, is_judged, noise_seed
-from turntree.agents.engines.sglang.wire import is_ours, shifted_seed
+from turntree.agents.engines.sglang.wire import is_ours
+from turntree.spec_tree.rules.noise import shifted_seed
 
 
 class Noise(NamedTuple):
@@ -38,7 +39,7 @@ class Noise(NamedTuple):
     ours: bool
     """Whether the request is drawn here."""
     seed: int | None
-    """Shifted (``wire.shifted_seed``), in [0, 2**64); ``None`` for fresh noise."""
+    """Shifted (``shifted_seed``), in [0, 2**64); ``None`` for fresh noise."""
     judged: bool = False
     """Whether tokens are drawn at the positions of its guess too (``judging``)."""
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.drafting.trees import matched, with_guesses
+from turntree.agents.engines.request_wire import is_judged
+from turntree.agents.engines.served.drafter import ServedDrafter
+from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.sglang.worker.given_turns import GivenTurns, judged_turn
+from turntree.agents.engines.sglang.worker.given_turns import GivenTurns, judged_tokens
 from turntree.agents.engines.sglang.worker.live_turn import LiveTurn, Served
 from turntree.agents.engines.sglang.worker.rows import TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.width import WidthChooser
 from turntree.spec_tree import DraftBatch, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
 
@@ -48,7 +49,7 @@ class _Step:
     began: float = 0.0
 
 
-class TreeDrafter:
+class TreeDrafter(ServedDrafter):
     """Drafts for the requests of one engine."""
 
     def __init__(
@@ -71,23 +72,15 @@ class TreeDrafter:
             shared: Exchange with other engines' stores.
             device: Type of the engine's device.
         """
-        self._session = DraftingSession(forest=forest)
-        self.forest = forest
-        self._vocabulary = forest.config.vocabulary or 1 << 31
+        super().__init__(forest, shared=shared)
         self.widths = settings.widths_within(widest)
         self._settings = settings
         self._clock = clock
-        self._shared = shared
         self._device = device
         self.chooser = WidthChooser(self.widths)
         self._live: dict[str, LiveTurn] = {}
         self._given = GivenTurns()
         self._step: _Step | None = None
-
-    @property
-    def counts(self) -> DraftCounts:
-        """Counters so far."""
-        return self._session.counts
 
     def prompts(self, requests: Sequence[Served]) -> None:
         """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
@@ -153,8 +146,7 @@ class TreeDrafter:
         """Without live requests: end turns that were aborted unseen, and exchange turns with the other engines."""
         self._learn()
         self._end(list(self._live.values()))
-        if self._shared is not None:
-            self._shared.swap_aside()
+        self._swap()
 
     def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
         """The nodes to verify: the store's offers after the callers' guesses."""
@@ -179,25 +171,21 @@ class TreeDrafter:
         return self.widths[0] if most == 0 else self.widths[int(np.searchsorted(self.widths, most + 1))]
 
     def _turns(self, requests: Sequence[Served]) -> list[LiveTurn]:
-        new = [
-            LiveTurn.of(request, vocabulary=self._vocabulary) for request in requests if request.rid not in self._live
-        ]
-        self._begin(new)
+        new = [LiveTurn.of(request, self._vocabulary) for request in requests if request.rid not in self._live]
+        self._session.begin(new, [turn.state for turn in new], [turn.prompt for turn in new])
         self._live |= {turn.request.rid: turn for turn in new}
         for request in requests:
             self._given.decodes(request)
         return [self._live[request.rid] for request in requests]
 
-    def _begin(self, turns: Sequence[LiveTurn]) -> None:
-        self._session.begin(turns, [turn.state for turn in turns], [turn.prompt for turn in turns])
-
     def _learn(self) -> None:
         """Tell the store of turns that ended in a pass over prompts, each at once."""
-        ended = [(request, judged_turn(request)) for request in self._given.ended()]
-        turns = [turn for turn in (LiveTurn.of(*each) for each in ended) if turn.keeps]
-        self._begin(turns)
-        self._commit(turns)
-        self._finish(turns, keep=True)
+        for request in self._given.ended():
+            turn = LiveTurn.of(request)
+            sampled = judged_tokens(request) if is_judged(request.sampling_params.custom_params) else turn.sampled
+            if turn.keeps and sampled:
+                self.counts.tokens += len(sampled)
+                self._insert(turn.state, sampled)
 
     def _commit(self, turns: Sequence[LiveTurn]) -> None:
         behind = [turn for turn in turns if len(turn.sampled) > turn.committed]
@@ -210,15 +198,11 @@ class TreeDrafter:
 
     def _end(self, turns: Sequence[LiveTurn]) -> None:
         for keep in (True, False):
-            self._finish([turn for turn in turns if turn.keeps is keep], keep=keep)
+            self._session.end([turn for turn in turns if turn.keeps is keep], keep=keep)
         for turn in turns:
+            if turn.keeps:
+                self._note(turn.state, turn.sampled)
             del self._live[turn.request.rid]
-
-    def _finish(self, turns: Sequence[LiveTurn], *, keep: bool) -> None:
-        self._session.end(turns, keep=keep)
-        for turn in turns:
-            if keep and self._shared is not None:
-                self._shared.note(turn.state, turn.sampled)
 
     def _count(self, step: _Step, accepted: int) -> None:
         counts, rows = self.counts, len(step.turns)

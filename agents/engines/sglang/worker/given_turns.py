@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turntree.agents.engines.judged import ended_turn
-from turntree.agents.engines.request_wire import given_of, is_judged, judged_most
+from turntree.agents.engines.request_wire import given_of
+from turntree.agents.engines.served.drafter import judged_turn
 from turntree.agents.engines.sglang.worker.live_turn import Served
 
 
@@ -40,16 +40,14 @@ class GivenTurns:
         return ended
 
 
-def judged_turn(request: Any) -> list[int]:
-    """The turn of a judged request that has ended; empty if it goes on, if nothing was drawn, and of other requests."""
+def judged_tokens(request: Any) -> list[int]:
+    """The turn of a judged request that has ended; empty if it goes on, or if nothing was drawn."""
     entries, sampling = request.sampling_params.custom_params, request.sampling_params
-    if not is_judged(entries):
+    count = given_of(entries)
+    drawn = _drawn(request)[-count:]
+    if len(drawn) < count:
         return []
-    guess = list(request.origin_input_ids)[-given_of(entries) :]
-    drawn = _drawn(request)[-len(guess) :]
-    if len(drawn) < len(guess):
-        return []
-    return ended_turn(guess, drawn, sampling.stop_token_ids or (), judged_most(entries))
+    return judged_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
 
 
 def _drawn(request: Any) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftTurn
-from turntree.agents.engines.request_wire import given_of, guess_of, is_judged, turn_state
+from turntree.agents.engines.served.drafter import AskedTurn
 from turntree.spec_tree import DialogueState
 
 
@@ -56,34 +56,16 @@ class LiveTurn(DraftTurn):
     """Token ids of the prompt."""
     given: list[int]
     """First tokens of the turn, which the request has not sampled."""
-    judged: bool
-    """Whether the prompt ends with a guess: the request samples nothing of the turn."""
 
     @classmethod
-    def of(cls, request: Served, drawn: Sequence[int] = (), *, vocabulary: int = 1 << 31) -> LiveTurn:
-        """A turn that has not begun.
-
-        Args:
-            request: Its request.
-            drawn: The turn of a judged request that has ended it.
-            vocabulary: Tokens that the policy knows, of which its guess is taken.
-        """
-        entries, tokens = request.sampling_params.custom_params, list(request.origin_input_ids)
-        before = len(tokens) - given_of(entries)
-        return cls(
-            request=request,
-            state=turn_state(entries, tokens[:before]),
-            guess=guess_of(entries, vocabulary),
-            prompt=tokens[:before],
-            given=list(drawn) if is_judged(entries) else tokens[before:],
-            judged=is_judged(entries),
-        )
+    def of(cls, request: Served, vocabulary: int = 1 << 31) -> LiveTurn:
+        """The turn of a request that has not begun; see ``AskedTurn.of``."""
+        asked = AskedTurn.of(request.sampling_params.custom_params, request.origin_input_ids, vocabulary)
+        return cls(request=request, **asked._asdict())
 
     @property
     def sampled(self) -> Sequence[int]:
         """Tokens of the turn so far."""
-        if self.judged:
-            return self.given
         return [*self.given, *self.request.output_ids] if self.given else self.request.output_ids
 
     @property
@@ -96,8 +78,6 @@ class LiveTurn(DraftTurn):
     def keeps(self) -> bool:
         """Whether the turn may draft others: it ended regularly."""
         reason = self.request.finished_reason
-        if self.judged and not self.given:
-            return False
         return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
     @property

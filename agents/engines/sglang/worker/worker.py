@@ -23,6 +23,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.served.drafter import shared_turns
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
 from turntree.agents.engines.sglang.settings import settings_from_environment
@@ -34,8 +35,6 @@ from turntree.agents.engines.sglang.worker.refusals import check_server
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
 from turntree.spec_tree import SpecForest
-from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 from turntree.spec_tree.store.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
@@ -153,9 +152,8 @@ def make_drafter(
     ends = settings.forest.end_tokens | frozenset(model_config.hf_eos_token_id or ())
     tokenizer = tokenizer_hash(server_args.tokenizer_path, revision=server_args.revision)
     config = replace(settings.forest, end_tokens=ends).of_policy(model_config.vocab_size, tokenizer)
-    forest, exchange, shared = SpecForest(config), FolderExchange.from_environment(), None
-    if exchange is not None:
-        shared = SharedTurns(forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)
+    forest = SpecForest(config)
+    shared = shared_turns(forest)
     if ranks is None:
         return TreeDrafter(settings, forest, widest, shared=shared, device=device)
     return LeadingDrafter(ranks, settings, forest, widest, shared=shared, device=device)

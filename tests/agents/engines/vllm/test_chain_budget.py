@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.chain_rows import StepResult
-from turntree.agents.engines.vllm.chain_budget import ChainBudget
+from turntree.agents.engines.served.chain_budget import ChainBudget
 from turntree.agents.engines.vllm.settings import DrafterSettings
 
 

@@ -10,7 +10,7 @@ import pytest
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.wire import custom_params
 from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
-from turntree.agents.engines.sglang.worker.given_turns import judged_turn
+from turntree.agents.engines.sglang.worker.given_turns import judged_tokens
 from turntree.spec_tree import DialogueState, SpecForest
 
 PROMPT, GUESS = [1, 2, 3], [10, 11, 12, 13, 14, 15]
@@ -45,12 +45,12 @@ def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> 
     ],
 )
 def test_a_judged_request_is_a_turn_if_its_tokens_end_it(drawn: list[int], most: int, turn: list[int]) -> None:
-    assert judged_turn(request(drawn, most=most)) == turn
+    assert judged_tokens(request(drawn, most=most)) == turn
 
 
 def test_two_most_probable_tokens_are_no_draw() -> None:
     others = request(GUESS, most=6, input_top_logprobs_idx=[None, *([token, 0] for token in GUESS)])
-    assert judged_turn(others) == []
+    assert judged_tokens(others) == []
 
 
 def learnt(*requests: Any, decoded: bool = False) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from turntree.agents.engines.drafting.chain_rows import StepResult
 from turntree.agents.engines.drafting.step_bound import most_drafted
-from turntree.agents.engines.vllm.settings import DrafterSettings
+from turntree.agents.engines.served.settings import DraftSettings
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 
 _READ, _READ_BY_ROW = 16, 4
@@ -19,7 +19,7 @@ _READ, _READ_BY_ROW = 16, 4
 class ChainBudget:
     """Bounds the drafts of each step and learns their gain."""
 
-    def __init__(self, settings: DrafterSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
+    def __init__(self, settings: DraftSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
         """Start without observations.
 
         Args:
