@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PRODUCT = ("agents", "envs", "rewards", "spec_tree")
-ADAPTERS = ("agents/engines/vllm", "agents/engines/sglang")
+ADAPTERS = ("agents/engines/served", "agents/engines/vllm", "agents/engines/sglang")
 REUSE = ("agents/guesses", "agents/verl/serving", "agents/verl/playing")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
