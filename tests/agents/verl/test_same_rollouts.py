@@ -81,6 +81,7 @@ def resumed(killed: Killed, tiny_model: Path) -> Training:
 
 @pytest.fixture(scope="module")
 def ahead(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Before releases: that nothing made ahead changes a rollout is shown without verl as well, in tests/exactness."""
     root = tmp_path_factory.mktemp("ahead")
     return run_training(tiny_model, root, "Talking", *COMMON, "turntree.run_ahead.enabled=true", steps=AHEAD)
 
@@ -124,11 +125,13 @@ def test_the_records_are_of_one_whole_run(resumed: Training) -> None:
         assert [row["step"] for row in read_lines(path)] == list(range(1, STEPS + 1))
 
 
+@pytest.mark.release
 def test_a_training_with_run_ahead_goes_to_its_end(ahead: Training) -> None:
     assert ahead.status == 0, ahead.log[-3000:]
     assert ahead.steps == list(range(1, AHEAD + 1))
 
 
+@pytest.mark.release
 def test_the_rollouts_are_those_of_a_training_without_run_ahead(killed: Killed, ahead: Training) -> None:
     for step in range(1, EPOCH + 1):
         one, other = killed.run.records(step), ahead.records(step)
@@ -138,6 +141,7 @@ def test_the_rollouts_are_those_of_a_training_without_run_ahead(killed: Killed, 
         assert all(one[place].episode.reward == other[place].episode.reward for place in one.keys() - differing)
 
 
+@pytest.mark.release
 def test_rollouts_made_ahead_are_promoted(ahead: Training) -> None:
     first, *later = [report.engine for report in ahead.reports]
     assert first["run_ahead_promoted"] == 0
@@ -147,12 +151,14 @@ def test_rollouts_made_ahead_are_promoted(ahead: Training) -> None:
         assert engine["run_ahead_refused"] == 0
 
 
+@pytest.mark.release
 def test_nothing_is_made_ahead_behind_the_last_step(ahead: Training) -> None:
     # A turn of the last step may be begun once the step before it is booked: only the sum says for which they were.
     begun = [report.engine["run_ahead_turns"] for report in ahead.reports]
     assert sum(begun) <= (AHEAD - 1) * PROMPTS * SAMPLES * 2
 
 
+@pytest.mark.release
 def test_levels_arrive_in_the_trainers_batch(killed: Killed, ahead: Training) -> None:
     plain, (first, *later) = (
         [{level for row in batch for level in row["token_levels"]} for batch in run.batches]
@@ -163,6 +169,7 @@ def test_levels_arrive_in_the_trainers_batch(killed: Killed, ahead: Training) ->
         assert {2} <= levels <= {0, 1, 2, 3} - ({3} if step <= EPOCH else set())
 
 
+@pytest.mark.release
 def test_the_records_say_which_turns_were_made_ahead(ahead: Training) -> None:
     assert ahead.levels(1) == {"A"}
     for step in range(2, AHEAD + 1):

@@ -17,8 +17,6 @@ from turntree.agents.viewer import view
 
 pytestmark = pytest.mark.site
 
-EPISODES = 10_000
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
@@ -32,11 +30,17 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+@pytest.fixture(scope="module", params=[2_000, pytest.param(10_000, marks=pytest.mark.release)])
+def episodes(request: pytest.FixtureRequest) -> int:
+    """Of the run that is shown."""
+    return int(request.param)
+
+
 @pytest.fixture(scope="module")
-def url(renderer: Renderer, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+def url(episodes: int, renderer: Renderer, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("viewed")
     with ThreadPoolExecutor(1) as elsewhere:  # playwright keeps a loop running in this thread
-        recorded = elsewhere.submit(asyncio.run, write_run(folder / "run", renderer, episodes=EPISODES, steps=20))
+        recorded = elsewhere.submit(asyncio.run, write_run(folder / "run", renderer, episodes=episodes, steps=20))
         run = recorded.result()
     return view(run, folder / "page.html", tokenizer=chatml).path.as_uri()
 
@@ -59,18 +63,18 @@ def open_row(page: Any, number: int) -> None:
     page.wait_for_selector("#dialogue")
 
 
-def test_ten_thousand_episodes_are_listed_with_few_elements(page: Any) -> None:
-    assert page.inner_text("#summary").startswith(f"{EPISODES} of {EPISODES} episodes")
+def test_thousands_of_episodes_are_listed_with_few_elements(page: Any, episodes: int) -> None:
+    assert page.inner_text("#summary").startswith(f"{episodes} of {episodes} episodes")
     assert page.locator(".row").count() < 60
     page.evaluate("document.getElementById('list').scrollTop = 1e9")
-    page.wait_for_selector(f"#row-{EPISODES - 1}")
+    page.wait_for_selector(f"#row-{episodes - 1}")
 
 
-def test_filters_leave_what_they_say(page: Any) -> None:
+def test_filters_leave_what_they_say(page: Any, episodes: int) -> None:
     page.select_option("#outcome", "failure")
-    assert page.inner_text("#summary").startswith(f"{EPISODES // 4} of")
+    assert page.inner_text("#summary").startswith(f"{episodes // 4} of")
     page.fill("#from", "20")
-    assert page.inner_text("#summary").startswith(f"{EPISODES // 80} of")
+    assert page.inner_text("#summary").startswith(f"{episodes // 80} of")
     page.fill("#find", "adder no-such-word")
     assert page.inner_text("#summary").startswith("0 of")
 
@@ -149,11 +153,11 @@ def test_what_a_policy_says_is_text_and_no_markup(page: Any) -> None:
     assert page.title().endswith("turntree")
 
 
-def test_the_tree_of_a_state_unfolds_and_folds(page: Any) -> None:
+def test_the_tree_of_a_state_unfolds_and_folds(page: Any, episodes: int) -> None:
     open_row(page, 0)
     page.locator(".open-tree").first.click()
     page.wait_for_selector("details.tree")
-    assert page.inner_text("details.tree > summary").startswith("400 turns said here, 9600 more")
+    assert page.inner_text("details.tree > summary").startswith(f"400 turns said here, {episodes - 400} more")
     shares = page.locator("details.tree .count").all_inner_texts()
     assert any("50 %" in share for share in shares)
     page.keyboard.press("c")  # other colours leave it open
@@ -162,14 +166,14 @@ def test_the_tree_of_a_state_unfolds_and_folds(page: Any) -> None:
     assert page.locator("details.tree").count() == 0
 
 
-def test_the_keyboard_is_enough(page: Any) -> None:
+def test_the_keyboard_is_enough(page: Any, episodes: int) -> None:
     page.keyboard.press("/")
     page.keyboard.type("adder/4")
     page.keyboard.press("Escape")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector("#row-1[aria-selected=true]")
     page.keyboard.press("End")
-    page.wait_for_selector(f"#row-{EPISODES - 1}[aria-selected=true]")
+    page.wait_for_selector(f"#row-{episodes - 1}[aria-selected=true]")
     page.focus("#tab-episodes")
     page.keyboard.press("ArrowRight")
     assert page.locator("#curves figure").count() == 3
