@@ -18,7 +18,7 @@ from turntree.rewards.contract import EXACT, Contract, contract_for
 from turntree.rewards.errors import MissingQuestion
 from turntree.rewards.judge import Judge, default_judge
 from turntree.rewards.reading.extract import Answer, Extraction, extract
-from turntree.rewards.result import Score, Status, Verdict
+from turntree.rewards.result import Score, Verdict
 
 _WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
 _Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]
