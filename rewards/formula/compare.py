@@ -15,6 +15,7 @@ from turntree.rewards.formula.options import compare_option, is_option, same_let
 from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
+from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.plain import commands_stripped, plain
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
@@ -33,6 +34,7 @@ _ROW = 3
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 """Letters that may be a word or a product."""
+_LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*\}?\s*\.?\s*")
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
 """Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
@@ -108,6 +110,8 @@ def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
 
 
 def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
+    if _is_anagram(gold, text):
+        return Verdict(correct=False, method="string")
     verdict = _compare_as_read(gold, text, contract, prose=prose)
     named = contract.kind is Kind.OPTION or is_option(gold)
     if not verdict.correct and not named and (value := without_option(text)) is not None:
@@ -163,6 +167,16 @@ def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -
                 return again
             tried.append(pair)
     return verdict
+
+
+def _is_anagram(gold: str, text: str) -> bool:
+    """Whether an answer has the letters of a gold word in another order, which are a product of variables for none."""
+    right, ours = (_LETTERS.fullmatch(one) for one in (gold, text))
+    if right is None or ours is None:
+        return False
+    word, other = right[1].lower(), ours[1].lower()
+    is_word = word in ("no", "on") or (len(word) > 2 and can_be_noun(word))
+    return is_word and word != other and sorted(word) == sorted(other)
 
 
 def _has_run(text: str) -> bool:

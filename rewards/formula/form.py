@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from turntree.rewards.formula.asked import flattened, parts, pieces, shape, without_unit
-from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Num, Pow, Quantity, Rel
+from turntree.rewards.formula.syntax.nodes import Add, Const, Mul, Node, Num, Pow, Quantity, Rel
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import walk
 
@@ -116,6 +116,14 @@ def _is_scientific(node: Node) -> bool:
     return len(powers) == 1 and len(others) <= 1 and small
 
 
+def _has_no_degrees(node: Node) -> bool:
+    return not (isinstance(node, Quantity) and node.unit == "deg")
+
+
+def _has_no_pi(node: Node) -> bool:
+    return Const("pi") not in walk(node)
+
+
 _KINDS = "common|proper|improper|reduced|simplified|simple|single|vulgar|exact"
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[Node], bool]], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), has)
@@ -131,6 +139,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[Node], bool]], ...] = tuple(
         (r"decimal places?|to the nearest (?:ten|hundred|thousand)th", _is_decimal),
         (r"\b(?:as|to|into) an? mixed (?:number|fraction|numeral)", _is_mixed),
         (r"in scientific (?:notation|form)", _is_scientific),
+        (r"\b(?:in|to|into|as) radians?\b|\bradian measure", _has_no_degrees),
+        (r"\b(?:in|to|into) degrees\b", _has_no_pi),
     )
 )
 _POWER_OF = re.compile(

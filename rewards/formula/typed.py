@@ -38,7 +38,7 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, walk
+from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out, united
 from turntree.rewards.formula.values.numeric import equal
@@ -117,8 +117,10 @@ class Comparison:
             return None
         if isinstance(gold, Residue) or isinstance(answer, Residue):
             return self._residues(gold, answer)
-        if isinstance(gold, Builder) and isinstance(answer, Builder) and real_set(gold) is None:
-            return self._in_order(children(gold), children(answer))
+        if isinstance(gold, Builder) and isinstance(answer, Builder):
+            answer = _named_as(gold, answer)
+            if real_set(gold) is None:
+                return self._in_order(children(gold), children(answer))
         if isinstance(gold, Cases) and isinstance(answer, Cases):
             return self._in_order(children(gold), children(answer))
         if isinstance(gold, Rel) or isinstance(answer, Rel):
@@ -176,7 +178,7 @@ class Comparison:
         return isinstance(answer, Residue) and self.equal(gold, answer.value)
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
-        gold, answer = said(gold), said(answer)
+        gold, answer = said(_spelled(gold)), said(_spelled(answer))
         if not isinstance(gold, Words) and not isinstance(answer, Words):
             return self.equal(gold, answer)
         if isinstance(gold, Words) and isinstance(answer, Words):
@@ -394,6 +396,21 @@ def _without_undone(relation: Rel) -> Node:
     if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
         return relation
     return Rel((*kept, last), ("=",) * len(kept)) if kept else last
+
+
+def _named_as(gold: Node, answer: Node) -> Node:
+    """A set builder of one variable with the variable of another one."""
+    names = free_variables(gold), free_variables(answer)
+    if len(names[0]) != 1 or len(names[1]) != 1:
+        return answer
+    return replaced(answer, {next(iter(names[1])): Sym(next(iter(names[0])))})
+
+
+def _spelled(node: Node) -> Node:
+    """Letters side by side as the word that they spell; any other node unchanged."""
+    letters = [one.name for one in node.factors if isinstance(one, Sym | Const)] if isinstance(node, Mul) else []
+    whole = isinstance(node, Mul) and len(letters) == len(node.factors) and all(len(one) == 1 for one in letters)
+    return Words(("".join(letters).lower(),)) if whole else node
 
 
 def _is_member(relation: Rel) -> bool:

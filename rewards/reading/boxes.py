@@ -10,17 +10,13 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.behind import behind, goes_on, joined
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
 
 _BOX = re.compile(r"\\(?:d?boxed|fbox|framebox|ovalbox)(?![a-zA-Z])\s*(?:\[[^\]\n]{0,20}\]\s*)*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-NUMERALS = (
-    "(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
-    "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half)"
-)
-"""A pattern of the words of numbers."""
 _BARE = re.compile(r"-?\d+(?:\.\d+)?|[A-Za-z]\b|\\[A-Za-z]+")
 _BETWEEN = re.compile(
     r"(?:\s|[,;.$&~(]|\\[()\[\],;:! ]|\\q?quad|\\\\|"
@@ -39,21 +35,6 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
-_OR_AFTER = re.compile(
-    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
-    r"[\s,/]*"
-    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
-    r"(?:[(|*]|\\left)*"
-    r"(?:(?:\$|\\\(|\\\[)(?P<formula>[^$]{1,80}?)(?:\$|\\\)|\\\])|(?:[$]|\\boxed\s*\{)?(?P<plain>[a-z]\s?=\s?)?"
-    r"(?P<value>(?:[-\u2212\u00b1]|\\pm\b)?\s?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\.\d+|"
-    r"[\u2070-\u2079\u00b2\u00b3\u00b9]?[\u221a-\u221c\u03c0\u221e\u00bc-\u00be\u2150-\u215e]\s?\d*|"
-    r"(?:[a-z\u03b1-\u03c9]|none|undefined|infinity)(?=\W*(?:$|\n))|"
-    r"\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}|\\(?:sqrt|pi|infty)(?:\s*\{[^{}]{1,40}\})?)|(?:"
-    + NUMERALS
-    + r")\b))",
-    re.IGNORECASE,
-)
-_SENTENCE = re.compile(r"\W*(?:$|\n)")
 _LOOK_BACK = 64
 _GAP = 60
 
@@ -127,7 +108,7 @@ def find_boxes(text: str) -> Boxes | None:
     assert last is not None
     if isinstance(last, Status):
         return Boxes((), (), last, (flags.HUGE,) if last is Status.REJECTED_LIMITS else ())
-    row, either = [last], False
+    row, either, whole = [last], False, ""
     while starts:
         before = _content(text, starts.pop())
         if not isinstance(before, _Box):
@@ -139,6 +120,9 @@ def find_boxes(text: str) -> Boxes | None:
             break
         between = _BETWEEN.fullmatch(text, before.end, row[0].start)
         if between is None:
+            sign = joined(text, before.end, row[0].start)
+            if sign and len(row) == 1 and not goes_on(text, row[0].end):
+                whole = f"({before.content}) {sign} ({row[0].content})"
             break
         either |= bool(between["either"])
         row.insert(0, before)
@@ -150,15 +134,8 @@ def find_boxes(text: str) -> Boxes | None:
     ):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
-    return Boxes(contents, (contents[:-1] if either else ()) + offered(text, last.end))
-
-
-def offered(text: str, place: int) -> tuple[str, ...]:
-    """The value that an "or" offers directly behind a place, if there is one."""
-    beside = _OR_AFTER.match(text, place, place + 120)
-    if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
-        return ()
-    return (beside["formula"] or beside["value"],)
+    beside = (contents[:-1] if either else ()) + ((whole,) if whole else ())
+    return Boxes(contents, beside + behind(text, last.start, last.end, contents[-1]))
 
 
 def _fills(outer: _Box, inner: _Box) -> bool:

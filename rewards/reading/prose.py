@@ -11,7 +11,7 @@ from typing import NamedTuple
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.answer import final_answer
-from turntree.rewards.reading.boxes import offered
+from turntree.rewards.reading.behind import offered
 from turntree.rewards.reading.scales import SCALES
 
 _TAG = "<answer>"

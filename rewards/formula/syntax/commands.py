@@ -82,6 +82,8 @@ class Commands(Terms):
             return self._named(name)
         if name in ("mathbb", "Bbb"):
             return Const(self.argument_text())
+        if name in ("R", "Z", "N", "Q"):
+            return Const(name)
         if name in ("emptyset", "varnothing"):
             return Const("empty")
         if name in ACCENTS:

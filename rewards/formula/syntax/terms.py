@@ -204,7 +204,7 @@ class Terms(Cursor):
             bottom = self.take()
             values = (top.value, bottom.value)
             if values[0] is not None and values[1] is not None and 0 < values[0] < values[1]:
-                return Add((whole, Num(values[0] / values[1])))
+                return Add((whole, Mul((Num(values[0]), Pow(Num(values[1]), MINUS_ONE)))))
         raise Malformed("two numbers side by side")
 
     def _signed_factor(self) -> Node:
@@ -231,6 +231,8 @@ class Terms(Cursor):
             if token.text == "|" and (self.bars > 0 or self.conditional or self.ahead().text == "_"):
                 return False
             if token.text == "(" and self.ahead().text in MODULO:
+                return False
+            if token.text == "[" and self.ahead().text in ("", ",", "cup", "cap"):  # the end of ``]0,1[``
                 return False
             return token.text not in _NO_FACTOR and token.text != "$"
         if token.kind != "cmd" or token.text not in _FACTOR_COMMANDS:

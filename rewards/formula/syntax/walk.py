@@ -128,6 +128,8 @@ def replaced(node: Node, values: Mapping[str, Node]) -> Node:
             return Pow(replaced(base, values), replaced(exponent, values))
         case Rel(terms, signs):
             return Rel(tuple(None if term is None else replaced(term, values) for term in terms), signs)
+        case Builder(element, condition):
+            return Builder(replaced(element, values), replaced(condition, values))
         case Group(items, opening, closing, word):
             return Group(tuple(replaced(item, values) for item in items), opening, closing, word)
     return node

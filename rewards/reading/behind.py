@@ -1,0 +1,111 @@
+r"""What stands behind an answer and belongs to it: another value, or the rest of a formula.
+
+Invariant: only a bounded part of the text is looked at. A formula that goes on to a relation leaves a blank
+to be filled in, ``3 + \boxed{4} = 7``, and words behind an answer, its unit among them, change nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NUMERALS = (
+    "(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|"
+    "eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half)"
+)
+_VALUE = (
+    r"(?:[(|*]|\\left)*"
+    r"(?:(?:\$|\\\(|\\\[)(?P<formula>[^$]{1,80}?)(?:\$|\\\)|\\\])|(?:[$]|\\boxed\s*\{)?(?P<plain>[a-z]\s?=\s?)?"
+    r"(?P<value>(?:[-\u2212\u00b1]|\\pm\b)?\s?(?:\d[\d,]*(?:\.\d+)?(?:/\d+)?|\.\d+|"
+    r"[\u2070-\u2079\u00b2\u00b3\u00b9]?[\u221a-\u221c\u03c0\u221e\u00bc-\u00be\u2150-\u215e]\s?\d*|"
+    r"(?:[a-z\u03b1-\u03c9]|none|undefined|infinity)(?=\W*(?:$|\n))|"
+    r"\\d?frac\s*\{[^{}]{1,40}\}\s*\{[^{}]{1,40}\}|\\(?:sqrt|pi|infty)(?:\s*\{[^{}]{1,40}\})?)|(?:"
+    + _NUMERALS
+    + r")\b))"
+)
+_CLOSED = r"(?:[\s$*)\]]|\\[)\]])*"
+_OR = re.compile(
+    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
+    r"[\s,/]*"
+    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
+    + _VALUE,
+    re.IGNORECASE,
+)
+_AND = re.compile(
+    _CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE,
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"\W*(?:$|\n)")
+_STOP = re.compile(r"[\s$)\]*\\}]*(?:$|\n|[.;](?:\s|$))")
+_LINE_END = re.compile(r"\n|[.?!;,](?:\s|$)")
+_SIGNS = (
+    r"[\d.()\[\]{}+\-*/^!\s\u2070-\u2079\u00b2\u00b3\u00b9\u221a-\u221c\u03c0\u2212\u00d7\u00b7\u00f7\u00b1]|"
+    r"\\(?:[dt]?frac|sqrt|pi|cdot|times|div|pm|binom|left|right|infty|[,;:! ])(?![a-z])"
+)
+_FORMULA = rf"(?:{_SIGNS}|(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z]))+"
+_GOES_ON = re.compile(
+    rf"(?P<sign>[-+*/^:\u2212\u00d7\u00b7\u00f7\u00b1]|\\(?:cdot|times|div|pm)(?![a-z])|\b(?:plus|minus|times|to)\b|"
+    rf"\bdivided by\b)(?=[^a-z]*(?:[\d\\]|[iknxyz](?![a-z]))){_FORMULA}"
+)
+_BESIDE = re.compile(
+    rf"\\(?:pi|sqrt|[dt]?frac)(?![a-z])(?:{_FORMULA})?|[\u221a\u03c0](?:{_FORMULA})?|[inxyz](?:[\d^+\-*/](?:{_FORMULA})?)?|"
+    r"\d+|\.\d+|,\d{3}|[eE][-+]?\d+|\s\d+/\d+|\s*\\[dt]?frac\{\d+\}\{\d+\}|"
+    r"\s+(?:dozen|score|hundred|thousand|million|billion|trillion|squared|cubed)"
+)
+_SLASHED = re.compile(r"\s?/\s?\d+(?![\d/])(?!.*[=<>])")
+_EQUAL = re.compile(rf"\s*=\s*(?P<value>(?:{_SIGNS})+)")
+_OPERATION = re.compile(r"(?:[-+*/^=<>\u2212\u00d7\u00b7\u00f7]|\\(?:cdot|times|div))[\s{(]*$")
+_JOINED = re.compile(_CLOSED + r"(?P<sign>[-+*/\u2212\u00d7\u00b7\u00f7]|\\(?:cdot|times|div)(?![a-z])|\}\s*\{)[\s$(]*")
+_WORDS = {"plus": "+", "minus": "-", "times": r"\cdot", "divided by": "/", "to": ":"}
+_RELATION = re.compile(r"[\s})]*(?:[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-z]))")
+_SEEN = 120
+
+
+def offered(text: str, place: int) -> tuple[str, ...]:
+    """The value that an "or" offers directly behind a place, if there is one."""
+    beside = _OR.match(text, place, place + _SEEN)
+    if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
+        return ()
+    return (beside["formula"] or beside["value"],)
+
+
+def joined(text: str, end: int, start: int) -> str:
+    """The operation that joins two boxes to one formula, which ends behind the second; empty if none does."""
+    sign = _JOINED.fullmatch(text, end, start)
+    return "" if sign is None else "/" if sign["sign"].startswith("}") else sign["sign"]
+
+
+def goes_on(text: str, place: int) -> bool:
+    """Whether a relation follows, so that what is before it is no result."""
+    return _RELATION.match(text, place) is not None
+
+
+def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
+    r"""What a text says in place of a box or beside it, which must be right as well.
+
+    Args:
+        text: The text.
+        start: Where the box begins.
+        place: Behind the box.
+        content: What is in the box.
+
+    Example:
+        >>> [behind(rf"\boxed{{7}}{rest}", 0, 9, "7") for rest in (" / 8", " and 8.", " cm.")]
+        [('(7) / 8',), ('8',), ()]
+    """
+    if either := offered(text, place):
+        return either
+    second = _AND.match(text, place, place + _SEEN)
+    if second is not None and _STOP.match(text, second.end()):
+        return (second["formula"] or second["value"],)
+    rest = re.sub(r"\$|\\[()\]]|\*\*", "", _LINE_END.split(text[place : place + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
+    if equal := _EQUAL.fullmatch(rest):
+        return () if _OPERATION.search(text[max(0, start - 20) : start]) else (equal["value"],)
+    if _BESIDE.fullmatch(rest):
+        return (f"{content}{rest}",)
+    rest = rest.strip()
+    if (more := _GOES_ON.fullmatch(rest)) is not None:
+        sign = more["sign"]
+        return (f"({content}) {_WORDS.get(sign, sign)}{rest[len(sign) :]}",)
+    if (slashed := _SLASHED.match(rest)) is not None:
+        return (f"({content}){slashed[0]}",)
+    return ()
