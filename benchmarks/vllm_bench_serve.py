@@ -31,7 +31,7 @@ from typing import Any
 from provenance import provenance
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
-from turntree.agents.engines.sglang.ports import free_port
+from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
 
 VLLM = [sys.executable, "-m", "vllm.entrypoints.cli.main"]

@@ -25,12 +25,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from turntree.spec_tree.splitmix import FIRST, GOLDEN, SECOND
+
+_GOLDEN = np.uint64(GOLDEN)
 _HALF = 2.0**-53
-_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
+ROOT_HALF = 0x3FE6A09E667F3BCD
 """Bits of the square root of a half: mantissas are taken between it and its double."""
-_LN2 = 0.6931471805599453
-_ATANH = (
+LN2 = 0.6931471805599453
+ATANH = (
     0.14616449685043406,
     0.15331721600556042,
     0.18182889125261723,
@@ -93,19 +95,19 @@ def _fraction(word: NDArray[np.uint64]) -> NDArray[np.float64]:
 def _minus_log(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """-log(u) for u in (0, 1): u = 2**e * m, s = (m - 1) / (m + 1), log(m) = 2 atanh(s)."""
     bits = np.asarray(u).view(np.int64)
-    exponent = (bits - _ROOT_HALF) >> np.int64(52)
+    exponent = (bits - np.int64(ROOT_HALF)) >> np.int64(52)
     mantissa = (bits - (exponent << np.int64(52))).view(np.float64)
     s = (mantissa - 1.0) / (mantissa + 1.0)
     square = s * s
-    series = np.full_like(square, _ATANH[0])
-    for coefficient in _ATANH[1:]:
+    series = np.full_like(square, ATANH[0])
+    for coefficient in ATANH[1:]:
         series = series * square + coefficient
     logarithm = s * (series * square + 2.0)
-    return -(exponent.astype(np.float64) * _LN2 + logarithm)
+    return -(exponent.astype(np.float64) * LN2 + logarithm)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A bijection of 64-bit words in which every input bit reaches every output bit."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
     return x ^ (x >> np.uint64(31))

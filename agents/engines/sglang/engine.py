@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
 from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
-from turntree.agents.engines.sglang.ports import free_port
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.errors import MissingExtra
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turntree.agents.engines.request_wire import WORD, request_entries
+from turntree.spec_tree.splitmix import FIRST, GOLDEN, SECOND
 
 DRAFTED = "turntree_drafted"
 """Returned in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
@@ -21,9 +22,7 @@ OURS = "turntree"
 JUDGES = "turntree_judges"
 """Key in a scheduler's internal state: whether it judges drafts in the pass over a prompt."""
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
-_SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
+_FIRST_INVERSE, _SECOND_INVERSE = pow(FIRST, -1, WORD), pow(SECOND, -1, WORD)
 
 
 def custom_params(**entries: Any) -> dict[str, Any]:
@@ -55,13 +54,13 @@ def shifted_seed(seed: int, by: int) -> int:
     Returns:
         In [0, 2**64).
     """
-    stream = (_mix((seed + _GOLDEN) % WORD) - by * _GOLDEN) % WORD
-    return (_unmix(stream) - _GOLDEN) % WORD
+    stream = (_mix((seed + GOLDEN) % WORD) - by * GOLDEN) % WORD
+    return (_unmix(stream) - GOLDEN) % WORD
 
 
 def _mix(x: int) -> int:
-    x = (x ^ x >> 30) * _FIRST % WORD
-    x = (x ^ x >> 27) * _SECOND % WORD
+    x = (x ^ x >> 30) * FIRST % WORD
+    x = (x ^ x >> 27) * SECOND % WORD
     return x ^ x >> 31
 
 
