@@ -27,8 +27,9 @@ from turntree.spec_tree.kernels.layout import (
     ContextLog,
     TokenLog,
 )
+from turntree.spec_tree.splitmix import GOLDEN
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_GOLDEN = np.uint64(GOLDEN)
 
 
 @inlined

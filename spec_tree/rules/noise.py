@@ -25,17 +25,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+from turntree.spec_tree.splitmix import FIRST, GOLDEN, SECOND
+
+_GOLDEN = np.uint64(GOLDEN)
 _WORD = 1 << 64
-_STEP = int(_GOLDEN)
-_FIRST, _FIRST_INVERSE = 0xBF58476D1CE4E5B9, 0x96DE1B173F119089
-_SECOND, _SECOND_INVERSE = 0x94D049BB133111EB, 0x319642B2D24D8EC3
-"""The factors of the mixing, each with its inverse modulo 2**64."""
+_FIRST_INVERSE, _SECOND_INVERSE = pow(FIRST, -1, _WORD), pow(SECOND, -1, _WORD)
 _HALF = 2.0**-53
-_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
+ROOT_HALF = 0x3FE6A09E667F3BCD
 """Bits of the square root of a half: mantissas are taken between it and its double."""
-_LN2 = 0.6931471805599453
-_ATANH = (
+LN2 = 0.6931471805599453
+ATANH = (
     0.14616449685043406,
     0.15331721600556042,
     0.18182889125261723,
@@ -98,21 +97,21 @@ def _fraction(word: NDArray[np.uint64]) -> NDArray[np.float64]:
 def _minus_log(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """-log(u) for u in (0, 1): u = 2**e * m, s = (m - 1) / (m + 1), log(m) = 2 atanh(s)."""
     bits = np.asarray(u).view(np.int64)
-    exponent = (bits - _ROOT_HALF) >> np.int64(52)
+    exponent = (bits - np.int64(ROOT_HALF)) >> np.int64(52)
     mantissa = (bits - (exponent << np.int64(52))).view(np.float64)
     s = (mantissa - 1.0) / (mantissa + 1.0)
     square = s * s
-    series = np.full_like(square, _ATANH[0])
-    for coefficient in _ATANH[1:]:
+    series = np.full_like(square, ATANH[0])
+    for coefficient in ATANH[1:]:
         series = series * square + coefficient
     logarithm = s * (series * square + 2.0)
-    return -(exponent.astype(np.float64) * _LN2 + logarithm)
+    return -(exponent.astype(np.float64) * LN2 + logarithm)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """A bijection of 64-bit words in which every input bit reaches every output bit."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(FIRST)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(SECOND)
     return x ^ (x >> np.uint64(31))
 
 
@@ -129,13 +128,13 @@ def shifted_seed(seed: int, by: int) -> int:
     Returns:
         In [0, 2**64).
     """
-    stream = (_mixed((seed + _STEP) % _WORD) - by * _STEP) % _WORD
-    return (_unmixed(stream) - _STEP) % _WORD
+    stream = (_mixed((seed + GOLDEN) % _WORD) - by * GOLDEN) % _WORD
+    return (_unmixed(stream) - GOLDEN) % _WORD
 
 
 def _mixed(x: int) -> int:
-    x = (x ^ x >> 30) * _FIRST % _WORD
-    x = (x ^ x >> 27) * _SECOND % _WORD
+    x = (x ^ x >> 30) * FIRST % _WORD
+    x = (x ^ x >> 27) * SECOND % _WORD
     return x ^ x >> 31
 
 

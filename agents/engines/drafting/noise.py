@@ -10,20 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-GOLDEN = 0x9E3779B97F4A7C15
-FIRST = 0xBF58476D1CE4E5B9
-SECOND = 0x94D049BB133111EB
-ROOT_HALF = 0x3FE6A09E667F3BCD
-LN2 = 0.6931471805599453
-ATANH = (
-    0.14616449685043406,
-    0.15331721600556042,
-    0.18182889125261723,
-    0.2222221113479508,
-    0.28571428625975487,
-    0.39999999999899505,
-    0.666666666666667,
-)
+from turntree.spec_tree import splitmix
+from turntree.spec_tree.rules import noise
+
+GOLDEN, FIRST, SECOND = splitmix.GOLDEN, splitmix.FIRST, splitmix.SECOND
+ROOT_HALF, LN2, ATANH = noise.ROOT_HALF, noise.LN2, noise.ATANH
 
 
 def exponential(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
