@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 from turntree.agents.engines.judged import judgeable, replay
@@ -50,6 +50,19 @@ class ServedTurns(PrecomputedRequests, ABC):
         if self._vocabulary is None:
             raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
         return self._vocabulary
+
+    def close(self) -> None:
+        """Give back what the engine holds. Closing twice is fine."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _updated(self, version: int | None) -> None:
+        """Count new weights; ``None`` counts up."""
+        self.version = self.version + 1 if version is None else version
 
     @abstractmethod
     async def _ask(self, name: str, asked: Any) -> Any:

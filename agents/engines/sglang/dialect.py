@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,6 +14,8 @@ from turntree.agents.engines.sglang import answers
 from turntree.agents.engines.sglang.wire import JUDGES, OURS
 from turntree.agents.engines.token_logprobs import TokenLogprobs
 
+_IDLE_SECONDS = 60.0
+"""Time that running requests may take to end before the cache is emptied, seconds."""
 _RECORDED = 64
 """Most probable tokens requested to compute the distribution after top-p or min-p from."""
 PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
@@ -111,3 +114,17 @@ class SglangDialect:
 def judged_by(states: Sequence[Mapping[str, Any]]) -> bool:
     """Whether SGLang judges drafts, by the internal states of its schedulers; they may not be known."""
     return next((bool(state.get(JUDGES, False)) for state in states), False)
+
+
+def wait_until(flushed: Callable[[], bool]) -> None:
+    """Empty SGLang's cache by ``flushed``, which tells whether it was: not while requests run, and right after the last
+    answer the scheduler may still hold its request.
+
+    Raises:
+        TimeoutError: If requests did not end.
+    """
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while not flushed():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
+        time.sleep(0.05)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
+from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by, wait_until
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.errors import MissingExtra
 
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-
-_IDLE_SECONDS = 60.0
-"""Time that running requests may take to end before the cache is emptied, seconds."""
 
 
 class SglangEngine(ServedTurns):
@@ -103,15 +99,12 @@ class SglangEngine(ServedTurns):
         Raises:
             TimeoutError: If they did not end.
         """
-        deadline = time.monotonic() + _IDLE_SECONDS
-        while True:
-            # Right after the last answer the scheduler may still hold its request.
+
+        def flushed() -> bool:
             answer = self._engine.flush_cache()
-            if getattr(answer, "success", answer):
-                return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
-            time.sleep(0.02)
+            return bool(getattr(answer, "success", answer))
+
+        wait_until(flushed)
 
     def release_memory(self) -> None:
         """Give back the memory of weights, keys and values until ``resume_memory``; the store of drafts is kept."""
@@ -148,12 +141,6 @@ class SglangEngine(ServedTurns):
         self._thread.join()
         self._loop.close()
 
-    def __enter__(self) -> SglangEngine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         if self._loop.is_closed():
             raise RuntimeError("the engine is closed; make a new SglangEngine")
@@ -181,7 +168,7 @@ class SglangEngine(ServedTurns):
     def _update(self, update: Any, version: int | None) -> None:
         self.reset_prefix_cache()
         _accepted(update())
-        self.version = self.version + 1 if version is None else version
+        self._updated(version)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

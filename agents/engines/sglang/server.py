@@ -13,16 +13,12 @@ the policy's weights can only be updated from a checkpoint.
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.server_client import ServerClient, ServerError
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
-
-_IDLE_SECONDS = 60.0
-"""Time that running requests may take to end before the cache is emptied, seconds."""
+from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by, wait_until
 
 
 class SglangServer(ServedTurns):
@@ -80,7 +76,7 @@ class SglangServer(ServedTurns):
         answer = self._client.call(self._post("/update_weights_from_disk", {"model_path": str(model)})).json()
         if not answer.get("success"):
             raise ServerError(f"the server did not take the weights: {answer.get('message')}")
-        self.version = self.version + 1 if version is None else version
+        self._updated(version)
 
     def reset_prefix_cache(self) -> None:
         """Drop all keys and values, once the running requests have ended; the store of drafts is kept.
@@ -88,21 +84,11 @@ class SglangServer(ServedTurns):
         Raises:
             TimeoutError: If they did not end.
         """
-        deadline = time.monotonic() + _IDLE_SECONDS
-        while not self._client.call(self._flushed()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"requests were still running after {_IDLE_SECONDS:.0f} s; abort them first")
-            time.sleep(0.05)
+        wait_until(lambda: self._client.call(self._flushed()))
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
         self._client.close()
-
-    def __enter__(self) -> SglangServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._client.run(self._turn({**asked, "rid": name}))).json()

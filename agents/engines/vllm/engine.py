@@ -86,7 +86,7 @@ class VllmEngine(ServedTurns):
             self._thread.call(self._reload(str(folder)))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self.version = self.version + 1 if version is None else version
+        self._updated(version)
 
     def figures(self) -> dict[str, float]:
         """Counters of turntree's drafter; empty without one."""
@@ -114,12 +114,6 @@ class VllmEngine(ServedTurns):
         if self._llm is not None:
             self._thread.call(self._stop())
         self._thread.close()
-
-    def __enter__(self) -> VllmEngine:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     async def _start(self, model: str) -> int:
         """Start vLLM; returns the size of the model's vocabulary."""

@@ -97,12 +97,6 @@ class VllmServer(ServedTurns):
         """Close the connections. Closing twice is fine."""
         self._client.close()
 
-    def __enter__(self) -> VllmServer:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     async def _find(self, model: str | None) -> tuple[str, int | None]:
         """Name of the model and length of its context."""
         served = (await self._client.accepted("GET", "/v1/models")).json()["data"]

@@ -119,3 +119,23 @@ def test_only_what_a_pass_draws_alike_and_saves_is_judged() -> None:
         }.items()
     )
     assert usable(asked(TURN, stops=(4,))) == [3, 1, 4]
+
+
+async def test_an_engine_that_draws_nothing_samples_the_whole_turn_with_its_draft() -> None:
+    async def judge(request: TurnRequest) -> None:
+        return None
+
+    async def go_on(request: TurnRequest, given: int) -> Completion:
+        assert (tuple(request.draft), given) == (TURN, 0)
+        return Policy._said(TURN)
+
+    assert (await replay(asked(TURN), judge, go_on)).token_ids == TURN
+
+
+async def test_where_the_behaviour_of_the_rest_is_not_known_it_is_not_of_the_turn() -> None:
+    class Cut(Policy):
+        async def go_on(self, request: TurnRequest, given: int) -> Completion:
+            return replace(await super().go_on(request, given), behaviour_logprobs=())
+
+    turn = await replay(asked((*TURN[:3], 0, 0)), Cut().judge, Cut().go_on)
+    assert (turn.token_ids, turn.behaviour_logprobs, len(turn.logprobs)) == (TURN, (), len(TURN))

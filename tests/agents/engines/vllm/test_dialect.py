@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.token_logprobs import TokenLogprobs
-from turntree.agents.engines.vllm.dialect import completion, parameters
+from turntree.agents.engines.vllm.dialect import VllmDialect, completion, parameters
 
 TOKENS = (3, 1)
 READ = TokenLogprobs(
@@ -59,3 +61,23 @@ def test_a_greedy_token_was_certain_and_keeps_the_policys_logprob() -> None:
     greedy = made(Sampling(temperature=0, top_logprobs=2))
     assert (greedy.logprobs, greedy.behaviour_logprobs) == ((-2.0, -0.5), (0.0, 0.0))
     assert greedy.top.logprobs.tolist() == [[0.0, -np.inf]] * 2
+
+
+@pytest.mark.parametrize(("cached", "again"), [(0, False), (1, False), (2, True), (3, True)])
+def test_a_pass_whose_places_were_in_the_cache_is_asked_for_once_more_without_it(cached: int, again: bool) -> None:
+    dialect, answer = VllmDialect(speculates=True), SimpleNamespace(num_cached_tokens=cached)
+    request = TurnRequest((1, 2), Sampling(seed=1), draft=(3, 4, 5))
+    assert dialect.again(dialect.turn(request, 0), answer) is None
+    assert dialect.again(dialect.judging(request), None) is None
+    for asked in (dialect.judging(request), dialect.scoring((1, 2, 3), 2, 4)):
+        more = dialect.again(asked, answer)
+        assert (more is not None) is again
+        assert more is None or more.fields == {**asked.fields, "skip_reading_prefix_cache": True}
+        assert more is None or dialect.again(more, answer) is None
+
+
+def test_a_precomputed_turn_comes_after_all_others_in_every_request_of_it() -> None:
+    dialect = VllmDialect(speculates=True)
+    for ahead in (0, 2):
+        request = TurnRequest((1, 2), Sampling(seed=1), draft=(3, 4), ahead_for=ahead)
+        assert [dialect.turn(request, 0).priority, dialect.judging(request).priority] == [int(ahead > 0)] * 2
