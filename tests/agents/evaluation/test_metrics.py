@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+import re
 from itertools import combinations
 
 import numpy as np
 import pytest
 from adder import play
+from shared_cases import shared_rows
 from tables import table
 
 from turntree.agents.episodes.episode import Episode
@@ -48,6 +51,15 @@ async def test_the_majority_counts_equal_answers_once_however_they_are_written(r
     assert majority_right([*wrong[:1], *wrong[2:], *right]) == pytest.approx(1 / 3)
     assert majority_right([*wrong, *right, *right, *right]) == 1.0
     assert majority_right([]) == 0.0
+
+
+async def test_reported_groups_have_the_figures_that_they_should(renderer: Renderer) -> None:
+    for row in shared_rows("env_cases_3.jsonl", "eval pass@k"):
+        samples, right, k = map(int, re.findall(r"\d+", row["prediction"]))
+        assert pass_at_k(samples, right, k) == pytest.approx(row["right"]), row["id"]
+    for row in shared_rows("env_cases_3.jsonl", "eval maj@k"):
+        texts = ["5" if is_right else text for text, is_right in json.loads(row["prediction"])]
+        assert majority_right(await said(renderer, *texts)) == pytest.approx(row["right"]), row["id"]
 
 
 @pytest.mark.parametrize(("written", "share"), table(__file__, "majorities"))

@@ -34,6 +34,12 @@ SOURCES = [tuple(row) for row in TABLE["environments"]["faults"]]
 FOUND = 0.95
 """Share of the faults that an attack must find."""
 _COUNT = 12
+MOST = {
+    **dict.fromkeys(("turntree/Repair-v0", "turntree/Adventure-v0"), 4),
+    **dict.fromkeys(("turntree/Equations-v0", "turntree/UnitConversion-v0", "turntree/NumberGuessing-v0"), 40),
+}
+"""Tasks of environments in which an attack of a task takes seconds: programs run, episodes have many turns, or each
+answer is compared in a worker."""
 
 
 def finds(kind: str, grader: str) -> bool:
@@ -100,8 +106,7 @@ def test_no_environment_pays_without_a_solution(entry: Entry, monkeypatch: pytes
     if entry.needs_data and not (SHARED / "data").is_dir():
         pytest.skip(f"no data in {SHARED}; set TURNTREE_DATA to the folder that holds data")
     env = make(entry.id)
-    costly = entry.id == "turntree/Repair-v0" or "Tools" in entry.id
-    found = attack(env, count=6 if costly else 250).findings()
+    found = attack(env, count=4 if "Tools" in entry.id else MOST.get(entry.id, 250)).findings()
     env.close()
     reasons = TABLE["reasons"].get(entry.id, {})
     assert {policy: what for policy, what in found.items() if policy not in reasons} == {}

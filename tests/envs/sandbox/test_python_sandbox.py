@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from interpreter import python
@@ -77,14 +78,44 @@ def test_but_the_value_of_a_last_expression_is_printed(sandbox: PythonSandbox) -
     assert (python("-c", "6 * 7").stdout, sandbox.run("6 * 7").stdout) == ("", "42\n")
 
 
+def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
+    """Whether a script of a report ends as it was meant to, with the output that was meant."""
+    code, right = row["prediction"], row["right"]
+    if right == "two lines":  # a parent and its child, for which nobody waits
+        return sandbox.run(code).stdout in ("parent\n", "parent\nparent\n")
+    if right == "before is shown":
+        return sandbox.run(code).stdout == "before\n"
+    if "networkx" in code:  # a package that need not be there
+        return True
+    status, stdout = right[:2]
+    result = sandbox.run(code)
+    statuses = {0: result.ok, "ok": result.ok, 1: not result.ok, "not_ok": not result.ok, "any": True}
+    a_value = row["kind"] == "sandbox_as_script" and not stdout and len(result.stdout.splitlines()) == 1
+    same = stdout is None or a_value or result.stdout.rstrip("\n") == stdout.rstrip("\n")
+    return statuses.get(status, result.status == status) and same
+
+
+def reported(*, ends: bool) -> list[dict[str, Any]]:
+    """The scripts of reports that end, or that do not, but for those of sessions."""
+    rows = [row for row in shared_rows("env_cases_3.jsonl", "PythonSandbox") if row["kind"] != "session"]
+    return [row for row in rows if (row["right"][0] == "timeout" or "while True" in row["prediction"]) is not ends]
+
+
 def test_scripts_of_other_projects_reports_run_as_they_were_meant(sandbox: PythonSandbox) -> None:
-    for row in shared_rows("env_cases_3.jsonl", "PythonSandbox"):
-        code, right = row["prediction"], row["right"]
-        if row["kind"] == "sandbox_as_script" and isinstance(right, list) and "networkx" not in code:
-            result = sandbox.run(code)
-            assert result.ok is (right[0] in (0, "ok")), row["id"]
-            a_value = not right[1] and len(result.stdout.splitlines()) == 1
-            assert result.stdout == right[1] or a_value, row["id"]
+    assert [row["id"] for row in reported(ends=True) if not as_meant(row, sandbox)] == []
+
+
+@pytest.mark.slow
+def test_scripts_that_do_not_end_are_stopped_as_they_were_meant_to_be() -> None:
+    with PythonSandbox(limits=SandboxLimits(seconds=2, memory_bytes=256 << 20)) as sandbox:
+        assert [row["id"] for row in reported(ends=False) if not as_meant(row, sandbox)] == []
+
+
+@pytest.mark.slow
+def test_a_session_of_reports_remembers_and_is_new_after_a_deadline(session: PythonSandbox) -> None:
+    session.run("x = 5")
+    rows = shared_rows("env_cases_3.jsonl", "PythonSandbox")
+    assert [row["id"] for row in rows if row["kind"] == "session" and not as_meant(row, session)] == []
 
 
 @pytest.mark.parametrize(
