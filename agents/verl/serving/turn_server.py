@@ -22,7 +22,7 @@ from turntree.agents.guesses.pipeline import GuessedTurns
 from turntree.agents.guesses.precomputed import AheadEngine, PrecomputedTurns
 from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.records.checkpoint_state import ServerState, checkpoint_folder, state_folder
+from turntree.agents.verl.records.checkpoint_state import Saved, ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
@@ -32,7 +32,7 @@ from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCoun
 logger = logging.getLogger(__name__)
 
 
-class TurnStore(Protocol):
+class TurnStore(Saved, Protocol):
     """An engine's store of drafts, in whatever process it lives: a ``SpecForest``, or one that is called remotely.
     Only ``insert`` may be called on the event loop's thread."""
 
@@ -42,14 +42,6 @@ class TurnStore(Protocol):
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
-        ...
-
-    def save(self, path: Path) -> None:
-        """Write all finished turns into a file."""
-        ...
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file of ``save``."""
         ...
 
 

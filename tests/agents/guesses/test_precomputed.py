@@ -216,3 +216,10 @@ async def test_an_engine_that_breaks_breaks_the_turn_and_nothing_else() -> None:
         await run_ahead.sample_ahead(TurnRequest(PROMPT, sampling(7), ahead_for=2))
     engine.policy = random_policy(3, 5)
     assert len((await make_ahead(run_ahead, engine, 7)).token_ids) == 6
+
+
+@pytest.mark.parametrize("trains", [True, False])
+async def test_only_turns_that_the_policy_is_trained_on_spoil_their_noise(trains: bool) -> None:
+    run_ahead, _ = make()
+    await run_ahead.generate(TurnRequest(PROMPT, sampling(7), reuse=trains))
+    assert run_ahead.stock.shown == ({7} if trains else set())

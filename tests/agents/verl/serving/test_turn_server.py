@@ -141,11 +141,13 @@ async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_train
 
 
 async def test_a_coupled_validation_tells_the_monitors_nothing() -> None:
-    """Its drafts know the noise: a store of drafts has seen what it sampled before."""
+    """Its drafts know the noise: a store of drafts has seen what it sampled before, turns without room for them too."""
     for coupled in (True, False):
-        turns = server(remembering(), run=RunSettings(validation=ValidationConfig(coupled=coupled)))
-        await turns.engine.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
-        await turns.close_step(1, {})
-        await turns.engine.generate(TurnRequest((1,), Sampling(seed=1), reuse=False))
-        told = turns.read_counters({})
+        run = RunSettings(validation=ValidationConfig(coupled=coupled, max_tokens=1))
+        turns = server(remembering(), run=run)
+        for step in (1, 2):
+            for seed in (1, 2):
+                await turns.engine.generate(TurnRequest((1,), Sampling(seed=seed), reuse=False))
+            told = turns.read_counters({})
+            await turns.close_step(step, {})
         assert not told if coupled else abs(told["exactness/exact_acceptance_z"]) > ALARM
