@@ -182,3 +182,18 @@ def test_what_needs_pytorch_alone_runs_on_any_machine(chosen: tuple[str, ...], t
     again = python(str(BENCHMARKS / "gpu.py"), *words, "--only", *(set(wanted) & set(ALONE)))
     assert again.returncode == 0
     assert json.loads((tmp_path / "results.json").read_text())["stages"] == found, "nothing ran twice"
+
+
+@pytest.mark.once
+@pytest.mark.release
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [pytest.param("vllm", marks=pytest.mark.vllm), pytest.param("sglang", marks=pytest.mark.sglang)]
+)
+def test_the_stages_of_an_engine_run_in_their_smallest_size_on_the_cpu(engine: str, tmp_path: Path) -> None:
+    names = [one.name for one in stages.STAGES if engine in one.needs]
+    words = ("--small", "--device", "cpu", "--out", str(tmp_path), "--only", *names)
+    done = python(str(BENCHMARKS / "gpu.py"), *words, seconds=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "results.json").read_text())["stages"]
+    assert {name: result["outcome"] for name, result in found.items()} == dict.fromkeys(names, "done")
