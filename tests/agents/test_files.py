@@ -77,9 +77,9 @@ def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> 
             EvalFile(path, {})
     link, file = tmp_path / "link", tmp_path / "file"
     link.symlink_to(file)
-    file = EvalFile(link, {})
-    file.begin()
-    file.close()
+    evaluation = EvalFile(link, {})
+    evaluation.begin()
+    evaluation.close()
     assert link.is_symlink()
     assert file.is_file()
     assert sorted(tmp_path.iterdir()) == [file, link]
