@@ -256,7 +256,7 @@ async def _play_all(
             return results
         progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
-        policy = engine or await stack.enter_async_context(open_policy(choice))
+        policy = await stack.enter_async_context(open_policy(choice)) if engine is None else engine
         progress.remove_task(starting)
         return [
             await play(

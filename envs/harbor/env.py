@@ -187,13 +187,14 @@ class Harbor(Env):
         return built_image(task.folder / folder, docker=self.docker, seconds=task.build_seconds)
 
     def _task(self) -> HarborTask:
-        return self.tasks[self.current_task.metadata["index"]]
+        index: int = self.current_task.metadata["index"]
+        return self.tasks[index]
 
 
 def _rewards(as_json: str | None, as_text: str | None) -> dict[str, float]:
     """What the tests wrote, by name; empty if that is not numbers."""
     try:
-        written = json.loads(as_json) if as_json is not None else {"reward": as_text and as_text.strip()}
+        written = json.loads(as_json) if as_json is not None else {"reward": (as_text or "").strip()}
         written = written if isinstance(written, dict) else {"reward": written}
         values = {str(name): float(value) for name, value in written.items()}
     except (TypeError, ValueError):
