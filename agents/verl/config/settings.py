@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
+from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
 from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
@@ -101,6 +102,8 @@ class PlaySettings:
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
+    asynchronous: ResumeConfig = field(default_factory=ResumeConfig)
+    """Where the weights change while episodes are played (``mode=colocate_async``): ``{on_resume: episode}``."""
     seeded: bool = True
     """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
     ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
@@ -146,7 +149,12 @@ class PlaySettings:
             ConfigError: If a key is unknown, or a value invalid.
         """
         values = dict(section)
-        kinds = {"reuse": ReuseConfig, "run_ahead": RunAheadConfig, "validation": ValidationConfig}
+        kinds = {
+            "reuse": ReuseConfig,
+            "run_ahead": RunAheadConfig,
+            "validation": ValidationConfig,
+            "asynchronous": ResumeConfig,
+        }
         for name, kind in kinds.items():
             if name in values:
                 values[name] = from_mapping(kind, values[name] or {}, f"{where}.{name}")
@@ -161,6 +169,7 @@ class PlaySettings:
         """These settings as plain values, without the fields of a sub-class."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
+        values["asynchronous"] = {"on_resume": str(self.asynchronous.on_resume)}
         return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
 
 
