@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,10 @@ from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from turntree.agents.engines.chat_server import ChatServer
     from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.engines.protocol import Engine
+    from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
     from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.evaluation.table import EvalResult
@@ -78,6 +81,15 @@ def eval_command(
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Begin --out anew.")] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A second model for the same tasks and noise: what differs, with its interval.")
+    ] = None,
+    against_temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Temperature of the second one; the first one's without it.")
+    ] = None,
+    against_dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the second one; the first one's without it.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:
     """Play tasks with a model and print how it did.
@@ -86,25 +98,33 @@ def eval_command(
 
     Example: turntree eval spec_rl --model DIR --out results/spec_rl
 
+    Example: turntree eval turntree/GSM8K-v0 --model BEFORE --against AFTER --temperature 1 --samples 4 --out a.jsonl
+
     Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
     """
     import asyncio
     import json
+    from dataclasses import replace
 
     from rich.console import Console
 
     from turntree.agents.commands.rewards import parse_rewards
+    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.environments import env_arguments
+    from turntree.agents.evaluation.paired import compare, guesses_of
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import find_suite, nearest_suite
     from turntree.agents.evaluation.table import as_json as to_json
     from turntree.agents.evaluation.table import markdown as to_markdown
-    from turntree.agents.files import ensure_writable, keep_apart, write_whole
+    from turntree.agents.files import ensure_writable, json_value, keep_apart, write_whole
     from turntree.agents.scoring.scorer import Scorer
     from turntree.envs import list_envs
 
+    second = against or (model if against_temperature is not None or against_dtype is not None else None)
+    if second is not None and engine is EngineName.OPENAI:
+        raise UsageError("--against needs an engine of tokens; a chat server has no noise to share")
     suite = find_suite(what)
     if suite is None and what not in list_envs() and (near := nearest_suite(what)):
         raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
@@ -126,15 +146,20 @@ def eval_command(
     if suite is None and count is not None and count > made[0].count:
         raise UsageError(f"-n {count}: {what} has {made[0].count} tasks here; ask for as many at most, or leave -n out")
     files = _files(made, out, is_suite=suite is not None)
-    read = [suite, model, *(task.env_args for task in tasks)]
+    others = [None if file is None else file.with_name(f"{file.stem}.against{file.suffix}") for file in files]
+    read = [suite, model, second, *(task.env_args for task in tasks)]
     tables = [] if suite is None or out is None else [out / "results.md", out / "results.json"]
-    for path in filter(None, [*files, *tables, markdown]):  # checked now, not after hours of playing
+    written = [*files, *(others if second else ()), *tables, markdown]
+    for path in filter(None, written):  # checked now, not after hours of playing
         # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
-        keep_apart(path, read, folders=restart or path not in files)
+        keep_apart(path, read, folders=restart or path not in [*files, *others])
         ensure_writable(path)
     if markdown is not None:
         keep_apart(markdown, [path for path in files if path is not None])
     planned, renderer = (made, None) if engine is EngineName.OPENAI else _fitted(made, model, rendering)
+    if second is not None:  # read now, before the first one is played
+        hotter: dict[str, Any] = {} if against_temperature is None else {"temperature": against_temperature}
+        after, reading = _fitted([replace(one, task=replace(one.task, **hotter)) for one in made], second, rendering)
     choice = EngineChoice(
         name=engine,
         model=model or "",
@@ -146,36 +171,58 @@ def eval_command(
         base_url=base_url,
         engine_args=parsed_engine_args(engine, engine_args, base_url=base_url),
     )
-    playing = _play_all(
-        planned,
-        choice,
-        renderer,
-        files=files,
-        options={"concurrency": concurrency, "seed": seed, "scorer": scorer, "tool_calls": tool_calls},
-        identity={
-            **{"seed": seed, "scorer": scorer, "restart": restart},
-            "played_by": {
-                **{"reward": sorted(reward or ()), "contract": contract},
-                **({"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}),
-                **rendering,
+
+    def played(
+        planned: list[Planned],
+        choice: EngineChoice,
+        renderer: Renderer | None,
+        files: list[Path | None],
+        guesses: Sequence[Mapping[int, Sequence[int]] | None],
+    ) -> list[EvalResult]:
+        by = {"engine": engine, "tool_calls": tool_calls} if renderer is None else {"dtype": choice.precision}
+        playing = _play_all(
+            planned,
+            choice,
+            renderer,
+            files=files,
+            options={"concurrency": concurrency, "seed": seed, "scorer": scorer, "tool_calls": tool_calls},
+            identity={
+                **{"seed": seed, "scorer": scorer, "restart": restart},
+                "played_by": {"reward": sorted(reward or ()), "contract": contract, **by, **rendering},
             },
-        },
-    )
-    try:
-        results = asyncio.run(playing)
-    except KeyboardInterrupt:
-        typer.echo(_where_it_stopped(planned, files), err=True)
-        raise
+            guesses=guesses,
+        )
+        try:
+            return asyncio.run(playing)
+        except KeyboardInterrupt:
+            typer.echo(_where_it_stopped(planned, files), err=True)
+            raise
+
+    results = played(planned, choice, renderer, files, [None] * len(planned))
+    paired: list[Paired] = []
+    if second is not None:
+        choice = replace(choice, model=second, dtype=against_dtype or dtype)
+        assert renderer is not None, "engines of tokens have one"
+        alike = hash_of(renderer.tokenizer) == hash_of(reading.tokenizer)  # else its tokens are no guesses
+        guesses = [guesses_of(one.episodes, one.samples, seed) if alike else None for one in results]
+        seconds = played(after, choice, reading, others, guesses)
+        paired = [compare(a.episodes, b.episodes, a.samples) for a, b in zip(results, seconds, strict=True)]
+        results += seconds
     if markdown is not None:
         write_whole(markdown, to_markdown(results))
     if suite is not None and out is not None:
         write_whole(out / "results.md", to_markdown(results))
         write_whole(out / "results.json", to_json(results))
     if as_json:
-        Console().print_json(json.dumps(json.loads(to_json(results))))
+        shown = [*json.loads(to_json(results)), *(json_value(one.figures()) for one in paired)]
+        Console().print_json(json.dumps(shown))
     else:
         for result in results:
             _print(result)
+        for one in paired:
+            _print_difference(f"{second} against {model}", one)
+        if paired and out is not None and suite is None:
+            typer.echo(f"both beside each other: turntree view {files[0]} {others[0]} --out both.html")
     if all(episode.masked for result in results for episode in result.episodes):
         raise typer.Exit(1)
 
@@ -227,6 +274,7 @@ async def _play_all(
     files: Sequence[Path | None],
     options: dict[str, Any],
     identity: dict[str, Any],
+    guesses: Sequence[Mapping[int, Sequence[int]] | None],
 ) -> list[EvalResult]:
     """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
     from contextlib import AsyncExitStack
@@ -256,6 +304,7 @@ async def _play_all(
             return results
         progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
+        policy: Engine | ChatServer
         policy = await stack.enter_async_context(open_policy(choice)) if engine is None else engine
         progress.remove_task(starting)
         return [
@@ -265,10 +314,11 @@ async def _play_all(
                 renderer,
                 model=model,
                 file=file,
+                guesses=guessed,
                 on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
                 **options,
             )
-            for one, file in zip(planned, opened, strict=True)
+            for one, file, guessed in zip(planned, opened, guesses, strict=True)
         ]
 
 
@@ -296,3 +346,28 @@ def _print(result: EvalResult) -> None:
     failure = next((episode.failure for episode in result.episodes if episode.failure), None)
     if failure is not None:
         console.print(f"first failure: {failure}", markup=False, highlight=False)
+
+
+_SHOWN = 10
+"""Changed episodes that are listed."""
+
+
+def _print_difference(title: str, found: Paired) -> None:
+    """The table of a second policy against a first one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "", title=title, show_header=False)
+    for name, one in (("difference", found.difference), ("of independent evaluations", found.independent)):
+        table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
+    table.add_row("pairs equal token for token", str(found.equal))
+    table.add_row("pairs left out", str(found.left_out))
+    table.add_row("verify steps", f"{found.passes[0]} and {found.passes[1]}")
+    table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
+    console = Console()
+    console.print(table)
+    for change in found.changes[:_SHOWN]:
+        line = f"{change.task} #{change.sample}: {change.before:g} to {change.after:g}, {change.why}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if len(found.changes) > _SHOWN:
+        console.print(f"{len(found.changes) - _SHOWN} more changed")

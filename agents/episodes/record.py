@@ -186,8 +186,12 @@ class Record(NamedTuple):
     """The episode."""
 
 
-def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
+def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:
     """Read the lines that ``EpisodeWriter`` wrote, in order.
+
+    Args:
+        path: The file.
+        growing: Whether it is still written: a last line without its end is not read.
 
     Raises:
         RecordError: If a line is damaged; it names the file and the line.
@@ -196,7 +200,7 @@ def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     def refuse(number: int, said: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {said}; remove the line if a run was cut off while writing it")
 
-    for number, row in json_lines(Path(path), refuse):
+    for number, row in json_lines(Path(path), refuse, growing=growing):
         if not isinstance(row.get("episode"), dict):
             raise RecordError(f'{path}, line {number}: expected an object with the field "episode", got {row!r:.60}')
         try:

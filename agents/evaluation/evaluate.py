@@ -99,8 +99,9 @@ async def evaluate(
     async def play(env: Any, places: Iterator[int]) -> None:
         for place in places:
             index, sample = order[place]
-            own = derive_seed(seed, index)
-            drawn = sampling if sample == 0 else replace(sampling or Sampling(), seed=derive_seed(own, sample))
+            own, drawn = derive_seed(seed, index), sampling
+            if sample:
+                drawn = replace(sampling or Sampling(), seed=sampling_seed(seed, index, sample))
             ended[place] = await played(env, limits=limits, index=index, seed=own, sampling=drawn)
             await end(place)
         env.close()
@@ -123,6 +124,12 @@ async def evaluate(
         for _ in range(min(concurrency, len(order) - len(ended))):
             group.create_task(play(make_env(), places))
     return [ended[place] for place in range(len(order))]
+
+
+def sampling_seed(seed: int, task: int, sample: int) -> int:
+    """The seed that a sample of a task is drawn with; those of its turns are derived from it."""
+    own = derive_seed(seed, task)
+    return own if sample == 0 else derive_seed(own, sample)
 
 
 def solved(episode: Episode) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -16,6 +16,7 @@ from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.evaluation.environments import checked_env, env_maker
 from turntree.agents.evaluation.evaluate import Sampled, evaluate
 from turntree.agents.evaluation.file import EvalFile
+from turntree.agents.evaluation.paired import GuessedTurns
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.evaluation.table import EvalResult
 from turntree.agents.loop.renderer import Renderer
@@ -141,6 +142,7 @@ async def play(
     concurrency: int,
     scorer: Scorer | None = None,
     file: EvalFile | None = None,
+    guesses: Mapping[int, Sequence[int]] | None = None,
     on_episode: Callable[[int], None] | None = None,
     tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> EvalResult:
@@ -154,11 +156,14 @@ async def play(
         seed: Seed of tasks and sampling.
         concurrency: Episodes played at the same time.
         scorer: Computes the rewards instead of the environment.
+        guesses: Turns by their seeds that draft those with the same seeds; see ``GuessedTurns``.
         file: File of the episodes, which is closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the beginning and after each.
         tool_calls: For a chat server: the side that parses tool calls.
     """
     task = planned.task
+    if guesses is not None and not isinstance(engine, ChatServer):
+        engine = GuessedTurns(engine, guesses)
     done = {} if file is None else file.done
     there = sum(index < planned.count and sample < task.samples for index, sample in done)
 

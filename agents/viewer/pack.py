@@ -39,12 +39,12 @@ class Packed:
     """Turns by dialogue state, as concatenated pairs: number of the episode, number of the turn."""
 
 
-def pack(records: Iterable[Record]) -> Packed:
-    """Pack episodes in the given order; only one chunk is held unpacked."""
+def pack(*runs: Iterable[Record]) -> Packed:
+    """Pack the episodes of one run, or of several after each other; only one chunk is held unpacked."""
     packed = Packed(columns={name: [] for name in _COLUMNS})
     chunk: list[dict[str, Any]] = []
-    for number, record in enumerate(records):
-        for name, value in _row(record).items():
+    for number, (run, record) in enumerate((run, record) for run, records in enumerate(runs) for record in records):
+        for name, value in {**_row(record), "run": run}.items():
             packed.columns[name].append(value)
         chunk.append(_detail(number, record.episode, packed))
         if len(chunk) == CHUNK:
@@ -64,7 +64,7 @@ def squeeze(value: Any) -> str:
 
 _COLUMNS = (
     *("step", "index", "session", "env", "task", "source", "reward", "outcome", "turns", "tools", "tokens"),
-    *("drafted", "accepted", "steps", "cut", "stop"),
+    *("drafted", "accepted", "steps", "cut", "stop", "run"),
 )
 
 
@@ -74,7 +74,7 @@ def _row(record: Record) -> dict[str, Any]:
     return {
         "step": labels.get("step"),
         "index": labels.get("index"),
-        "session": labels.get("session"),
+        "session": labels.get("session", labels.get("sample")),
         "env": episode.env_id,
         "task": episode.task.id if episode.task else "",
         "source": episode.task.data_source if episode.task else "",

@@ -73,12 +73,13 @@ const context = (ids) => (place) => ({ marks: "", title: `token ${ids[place]}, n
 function row(number) {
   const c = columns, pace = c.steps[number] ? `, ${(c.tokens[number] / c.steps[number]).toFixed(1)} tokens a step` : "";
   const where = c.step[number] === null ? `#${number}` : `step ${c.step[number]}`;
+  const other = partner(number), score = c.reward[number].toFixed(2) + (other === undefined ? "" : ` → ${c.reward[other].toFixed(2)}`);
   return el("div", {
       class: "row", role: "option", id: `row-${number}`, "aria-selected": String(number === chosen), "data-episode": number,
       onclick: () => open(number),
     },
     el("b", {}, c.task[number] || c.env[number]),
-    el("span", { class: `score ${c.outcome[number].replace(" ", "-")}` }, c.reward[number].toFixed(2)),
+    el("span", { class: `score ${c.outcome[number].replace(" ", "-")}` }, score),
     el("small", {}, `${where}, ${counted(c.turns[number], "turn")}, ${counted(c.tokens[number], "token")}${pace}${c.cut[number] ? `, ${c.cut[number]} cut` : ""}`));
 }
 
@@ -107,6 +108,7 @@ async function filter() {
   const from = $("from").value === "" ? -Infinity : +$("from").value, to = $("to").value === "" ? Infinity : +$("to").value;
   shown = [];
   for (let n = 0; n < c.reward.length; n++) {
+    if (c.run[n] && partner(n) !== undefined) continue; // shown beside that of the first run
     if (outcome && c.outcome[n] !== outcome || stop && c.stop[n] !== stop) continue;
     if (c.step[n] !== null && (c.step[n] < from || c.step[n] > to)) continue;
     if (words.length) {
@@ -116,7 +118,7 @@ async function filter() {
     shown.push(n);
   }
   const sort = $("sort").value, name = sort.replace("-", ""), sign = sort.startsWith("-") ? -1 : 1;
-  const value = name === "pace" ? (n) => c.steps[n] ? c.tokens[n] / c.steps[n] : 0 : (n) => c[name][n];
+  const value = name === "change" ? (n) => partner(n) === undefined ? 0 : Math.abs(c.reward[partner(n)] - c.reward[n]) : name === "pace" ? (n) => c.steps[n] ? c.tokens[n] / c.steps[n] : 0 : (n) => c[name][n];
   if (name) shown.sort((a, b) => sign * (value(a) - value(b)) || a - b);
   const sum = (of) => shown.reduce((total, n) => total + of(n), 0);
   const steps = sum((n) => c.steps[n]), scored = shown.filter((n) => c.outcome[n] === "solved" || c.outcome[n] === "not solved");
@@ -134,34 +136,56 @@ async function open(number) {
   const place = shown.indexOf(number), list = $("list"), top = place * ROW;
   if (place >= 0 && (top < list.scrollTop || top + ROW > list.scrollTop + list.clientHeight)) list.scrollTop = top - list.clientHeight / 2;
   draw();
-  history.replaceState(null, "", `#episode-${number}`);
-  const ticket = ++opened, data = await episode(number);
-  if (ticket === opened) show(number, data);
+  history.replaceState(null, "", `#episode=${number}`);
+  const ticket = ++opened, other = partner(number);
+  const both = await Promise.all([number, other].filter((one) => one !== undefined).map(async (one) => [one, await episode(one)]));
+  if (ticket === opened) show(both);
+}
+
+/* Of two runs: the episode of the same task, sample and turn of the run in the other one. */
+let partners = new Map();
+const partner = (number) => partners.get(number);
+function pair() {
+  const seen = new Map(), first = new Map(), c = columns;
+  partners = new Map();
+  for (let n = 0; n < c.reward.length; n++) {
+    const key = JSON.stringify([c.env[n], c.task[n] || c.index[n], c.session[n]]), count = seen.get(c.run[n] + key) ?? 0, place = `${key}${count}`;
+    seen.set(c.run[n] + key, count + 1);
+    if (!c.run[n]) first.set(place, n);
+    else if (first.has(place)) { partners.set(n, first.get(place)); partners.set(first.get(place), n); }
+  }
 }
 
 const fact = (name, value) => value === null || value === "" || value === undefined ? [] : [el("span", {}, `${name} `, el("b", {}, String(value))), " "];
 
-function show(number, data) {
+function show(both) {
+  const buttons = el("div", { class: "tools", role: "group", "aria-label": "Colours" }, el("span", {}, "Colour tokens by"),
+    ...PAINTS.map(([name, label]) => el("button", { "aria-pressed": String(paint === name), "data-paint": name, onclick: () => colour(name) }, label)),
+    el("button", { "aria-pressed": String(asTokens), id: "as-tokens", onclick: () => { asTokens = !asTokens; show(both); } }, "token by token"));
+  const [number] = both[0];
+  $("detail").replaceChildren(el("h2", {}, columns.task[number] || columns.env[number]), buttons, legend(),
+    el("div", { class: `paint-${paint}${both.length > 1 ? " both" : ""}`, id: "dialogue" }, ...both.map(([one, data]) => told(one, data))));
+  $("detail").scrollTop = 0;
+}
+
+function told(number, data) {
   const c = columns, at = (name) => c[name][number];
   const facts = el("p", { class: "facts" },
     ...fact("environment", at("env")), ...fact("step", at("step")), ...fact("sample", at("session")), ...fact("reward", at("reward")),
     ...fact("outcome", at("outcome")), ...fact("ended by", at("stop")), ...fact("tool calls", at("tools")), ...fact("tokens", at("tokens")),
     ...fact("accepted drafts", at("accepted")), ...fact("verify steps", at("steps") || null), ...fact("answer", data.answer), ...fact("seed", data.seed),
     ...fact("failure", data.failure), ...fact("undecided", data.undecided.join(", ")));
-  const buttons = el("div", { class: "tools", role: "group", "aria-label": "Colours" }, el("span", {}, "Colour tokens by"),
-    ...PAINTS.map(([name, label]) => el("button", { "aria-pressed": String(paint === name), "data-paint": name, onclick: () => colour(name) }, label)),
-    el("button", { "aria-pressed": String(asTokens), id: "as-tokens", onclick: () => { asTokens = !asTokens; show(number, data); } }, "token by token"));
-  const body = el("div", { class: `paint-${paint}`, id: "dialogue" }, ...(asTokens ? [stream(data)] : bubbles(data)));
+  const body = asTokens ? [stream(data)] : bubbles(data);
   const rewards = Object.entries(data.rewards);
-  const table = rewards.length ? [el("h3", {}, "Reward by component"), el("table", { id: "rewards" }, el("tbody", {},
+  const table = rewards.length ? [el("h3", {}, "Reward by component"), el("table", { class: "rewards" }, el("tbody", {},
     ...rewards.map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value === null ? "none" : String(+value.toFixed(4)))))))] : [];
-  $("detail").replaceChildren(el("h2", {}, at("task") || at("env")), facts, buttons, legend(), body, ...table);
-  $("detail").scrollTop = 0;
+  const heading = head.runs.length > 1 ? [el("h3", {}, head.runs[at("run")])] : [];
+  return el("section", { class: "told" }, ...heading, facts, ...body, ...table);
 }
 
 function colour(name) {
   paint = name;
-  $("dialogue").className = `paint-${name}`;
+  $("dialogue").className = $("dialogue").className.replace(/paint-\w+/, `paint-${name}`);
   for (const button of document.querySelectorAll("[data-paint]")) button.setAttribute("aria-pressed", String(button.dataset.paint === name));
   document.querySelector(".legend").replaceWith(legend());
 }
@@ -277,12 +301,24 @@ function keys(event) {
   if (inList && !onTab) actions.Enter = () => $("detail").focus();
   if (actions[event.key]) { actions[event.key](); event.preventDefault(); }
 }
+async function linked() {
+  const asked = /^#episode[-=](\d+)$/.exec(location.hash);
+  await open(asked && +asked[1] < columns.reward.length ? +asked[1] : 0);
+}
 const press = (name) => document.querySelector(`[data-paint=${name}]`)?.click();
 
-async function start() {
+async function read() {
   head = await unpack("head");
   columns = head.columns;
-  for (const id of ["outcome", "stop"]) for (const value of [...new Set(columns[id])].sort()) $(id).append(el("option", { value }, value));
+  pair();
+  said = null;
+  chunks.clear();
+  for (const id of ["outcome", "stop"]) for (const value of [...new Set(columns[id])].sort())
+    if (![...$(id).options].some((option) => option.value === value)) $(id).append(el("option", { value }, value));
+}
+
+async function start() {
+  await read();
   const steps = columns.step.filter((step) => step !== null);
   let low = Infinity, high = -Infinity;
   for (const step of steps) { low = Math.min(low, step); high = Math.max(high, step); }
@@ -296,8 +332,9 @@ async function start() {
   addEventListener("keydown", keys);
   for (const id of ["episodes", "curves"]) $(`tab-${id}`).addEventListener("click", () => tab(id));
   await filter();
-  const asked = /^#episode-(\d+)$/.exec(location.hash);
-  await open(asked && +asked[1] < columns.reward.length ? +asked[1] : 0);
+  addEventListener("hashchange", linked);
+  await linked();
+  if (typeof follow === "function") follow(""); // of a page that is served: what has come since it was made is read at once
   document.documentElement.dataset.ready = "true";
 }
 start();

@@ -7,6 +7,7 @@ and never as markup. The file replaces an old one when it is complete.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -30,12 +31,13 @@ class Viewed(NamedTuple):
     """Whether tokens are shown as text; else as numbers."""
 
 
-def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
+def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokenizer: Any = None) -> Viewed:
     """Write the page of ``run``.
 
     Args:
         run: Folder of a training run, or a file of episodes; or the same, opened.
         out: Path of the page.
+        beside: Another run, whose episodes of the same tasks are shown beside it.
         tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
 
     Raises:
@@ -44,30 +46,62 @@ def view(run: Path | Source, out: Path, *, tokenizer: Any = None) -> Viewed:
         OSError: If a file cannot be read or written; an old page is then kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
-    keep_apart(out, source.inputs)
-    packed = pack(source.records())
+    runs = [source] if beside is None else [source, beside]
+    for one in runs:
+        keep_apart(out, one.inputs)
+    text, episodes, texts = render(runs, tokenizer=tokenizer)
+    write_whole(out, text)
+    return Viewed(out, episodes, texts)
+
+
+class Page(NamedTuple):
+    """A page."""
+
+    text: str
+    """Markup."""
+    episodes: int
+    """Number of episodes in it."""
+    token_texts: bool
+    """Whether tokens are shown as text; else as numbers."""
+
+
+def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = False) -> Page:
+    """The page of one run, or of two beside each other.
+
+    Args:
+        runs: The runs.
+        tokenizer: As in ``view``.
+        growing: Whether the runs still go on: lines that are being written are left out.
+
+    Raises:
+        RecordError: If a run holds no episodes, or damaged ones.
+    """
+    packed = pack(*(run.records(growing=growing) for run in runs))
+    names = [run.path.resolve().name for run in runs]
     texts = {} if tokenizer is None else token_bytes(tokenizer, packed.tokens)
     head = {
-        "title": source.path.resolve().name,
+        "runs": names,
         "chunk": CHUNK,
         "columns": packed.columns,
         "states": packed.states,
         "tokens": {str(number): text.decode("latin-1") for number, text in texts.items()},
     }
     charts = "".join(
-        f"<figure><figcaption>{escape(curve.title)}</figcaption>{curve.svg}</figure>" for curve in curves(source)
+        f"<figure><figcaption>{escape(curve.title if len(runs) == 1 else f'{name}: {curve.title}')}</figcaption>"
+        f"{curve.svg}</figure>"
+        for name, run in zip(names, runs, strict=True)
+        for curve in curves(run)
     )
     chunks = [_data(f"chunk-{number}", chunk) for number, chunk in enumerate(packed.chunks)]
     parts = {
-        "title": escape(source.path.resolve().name),
+        "title": escape(" and ".join(names)),
         "style": _asset("page.css"),
-        "script": _asset("page.js"),
+        "script": _asset("page.js") + (_asset("follow.js") if growing else ""),  # a file asks nobody
         "charts": charts,
         "data": "\n".join([_data("head", squeeze(head)), *chunks]),
     }
     page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
-    write_whole(out, page)
-    return Viewed(out, len(packed.columns["reward"]), bool(texts))
+    return Page(page, len(packed.columns["reward"]), bool(texts))
 
 
 def _asset(name: str) -> str:

@@ -90,13 +90,13 @@ class Source:
         beside = ("metrics.jsonl", "engine.jsonl", "config.yaml")
         return (*self.files, *(self.path / name for name in beside if self.path.is_dir()))
 
-    def records(self) -> Iterator[Record]:
-        """All recorded episodes, file by file.
+    def records(self, *, growing: bool = False) -> Iterator[Record]:
+        """All recorded episodes, file by file; ``growing`` leaves out what is being written.
 
         Raises:
             RecordError: If a line is damaged, or there is no episode.
         """
-        records = chain.from_iterable(map(read_records, self.files))
+        records = chain.from_iterable(read_records(file, growing=growing) for file in self.files)
         first = next(records, None)
         if first is None:
             raise RecordError(f"{self.path} is empty: it holds no episode")

@@ -197,7 +197,7 @@ class TurntreeServer(ServingTurns):
         self._rejecting = reject_request
         await self._turns.pause()
         aborted = await asyncio.to_thread(self.engine.abort_all)
-        while self._desk.running:  # one that had passed the gate may reach the engine only now
+        while self._turns.desk.running:  # one that had passed the gate may reach the engine only now
             await asyncio.sleep(0.01)
             aborted += await asyncio.to_thread(self.engine.abort_all)
         return {"aborted_count": aborted, "request_ids": []}

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from viewed_run import HOSTILE, write_run
 from turntree.agents.demo.report import write_report
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
+from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.source import Source
 
 pytestmark = pytest.mark.site
 
@@ -83,9 +86,46 @@ def test_it_opens_on_the_first_episode_and_a_link_leads_to_another(page: Any, br
     page.wait_for_selector("#row-0[aria-selected=true]")
     assert page.inner_text(".bubble.user .text") == "4+1"
     other = browser.new_page()
-    other.goto(f"{url}#episode-7")
-    other.wait_for_selector("#row-7[aria-selected=true]")
+    for link, number in (("#episode-7", 7), ("#episode=9", 9)):
+        other.goto(f"{url}{link}")
+        other.wait_for_selector(f"#row-{number}[aria-selected=true]")
     other.close()
+
+
+@pytest.fixture(scope="module")
+def small(renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small") / "run"
+    with ThreadPoolExecutor(1) as elsewhere:
+        return elsewhere.submit(asyncio.run, write_run(folder, renderer, episodes=8, steps=2)).result()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_two_runs_are_read_beside_each_other_or_on_a_phone_below(browser: Any, small: Path, width: int) -> None:
+    source = Source.open(small)
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(view(source, small / "both.html", beside=source).path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    assert page.inner_text("#summary").startswith("8 of 16 episodes")
+    assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing runs over"
+    left, right = (told.bounding_box() for told in page.locator(".told").all())
+    assert (left["x"] == right["x"]) is (width == 390)
+    assert min(left["width"], right["width"]) > 300
+    page.close()
+
+
+def test_a_served_page_shows_new_episodes_and_keeps_what_is_open(browser: Any, small: Path) -> None:
+    with live_server(LivePage([small]), 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"http://127.0.0.1:{server.server_port}/#episode=3")
+        page.wait_for_selector("#row-3[aria-selected=true]")
+        file = sorted(small.glob("episodes/*.jsonl"))[-1]
+        with file.open("ab") as written:
+            written.write(file.read_bytes().splitlines(keepends=True)[0])
+        page.wait_for_function("document.getElementById('summary').textContent.startsWith('9 of 9')")
+        assert page.locator("#row-3[aria-selected=true]").count() == 1
+        page.close()
+        server.shutdown()
 
 
 def test_what_was_said_is_found_only_where_it_is_looked_for(page: Any) -> None:
@@ -127,7 +167,7 @@ def test_a_click_shows_the_dialogue_its_rewards_and_its_accepted_tokens(page: An
     open_row(page, 0)
     assert page.inner_text(".bubble.user .text") == "4+1"
     assert "heard 4" in page.inner_text(".bubble.tool")
-    assert page.inner_text("#rewards") == "right\t1"
+    assert page.inner_text(".rewards") == "right\t1"
     policy = page.locator(".bubble.assistant").first
     assert policy.locator(".tok.a").count() == policy.locator(".tok").count() // 2
     green = policy.locator(".tok.a").first.evaluate("node => getComputedStyle(node).backgroundColor")

@@ -1,10 +1,71 @@
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
+
+from turntree.agents.viewer.live import LivePage, live_server
+
+
+def columns(page: str) -> Any:
+    found = re.search(r'id="head">([^<]+)<', page)
+    assert found is not None
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))["columns"]
+
+
+@pytest.fixture
+def served(run: Path) -> Iterator[str]:
+    """The address of the run's page, which follows it."""
+    with live_server(LivePage([run]), 0) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+def got(url: str, host: str = "") -> str:
+    return str(urlopen(Request(url, headers={"Host": host} if host else {}), timeout=60).read().decode())
+
+
+def test_a_served_page_follows_the_run_and_leaves_out_what_is_being_written(run: Path, served: str) -> None:
+    before, page = got(f"{served}stamp"), got(served)
+    assert len(columns(page)["reward"]) == 40
+    assert got(f"{served}stamp") == before, "nothing has changed"
+    file = sorted(run.glob("episodes/*.jsonl"))[-1]
+    line = file.read_bytes().splitlines()[0]
+    with file.open("ab") as written:
+        written.write(line + b"\n" + line[:100])
+    assert got(f"{served}stamp") != before
+    assert len(columns(got(served))["reward"]) == 41
+
+
+def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder(served: str) -> None:
+    assert "turntree" in got(served, "localhost:80")
+    for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
+        with pytest.raises(HTTPError, match="404"):
+            got(url, host)
+
+
+def test_a_run_without_an_episode_is_waited_for(tmp_path: Path) -> None:
+    assert "no episode has ended yet" in LivePage([tmp_path]).text()
+
+
+def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, turntree: Any, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_bytes(sorted(run.glob("episodes/*.jsonl"))[0].read_bytes())
+    told = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
+    page = (tmp_path / "both.html").read_text()
+    assert (told["episodes"], "run and other.jsonl" in page) == (50, True)
+    assert columns(page)["run"] == [0] * 40 + [1] * 10
+    assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
 def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:

@@ -1,0 +1,88 @@
+"""The page of a run that still goes on, at an address of this machine: it follows the run's files.
+
+The open page asks for ``stamp``, a digest of the files' sizes and times, and fetches itself anew where it has changed.
+Only this machine is answered, and only under its own name: a page of elsewhere cannot read a run through a browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from turntree.agents.errors import RecordError
+from turntree.agents.viewer.page import render
+from turntree.agents.viewer.source import Source
+
+_WAITS = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title><p>{}</p>'
+
+
+class LivePage:
+    """The page of runs as they are now, made anew only where a file has changed.
+
+    Args:
+        paths: Folders of runs, or files of episodes.
+        tokenizer: As in ``view``.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, tokenizer: Any = None) -> None:
+        self._paths, self._tokenizer = paths, tokenizer
+        self._made: tuple[str, str] = ("", "")
+        self._lock = Lock()
+
+    def stamp(self) -> str:
+        """A digest that changes with the files."""
+        digest = blake2b(digest_size=8)
+        for path in self._paths:
+            for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+                if file.exists():
+                    digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+        return digest.hexdigest()
+
+    def text(self) -> str:
+        """The page; while there is no episode, one that says so and looks again."""
+        with self._lock:
+            stamp = self.stamp()
+            if self._made[0] != stamp:
+                try:
+                    runs = [Source.open(path) for path in self._paths]
+                    self._made = stamp, render(runs, tokenizer=self._tokenizer, growing=True).text
+                except RecordError:
+                    return _WAITS.format("no episode has ended yet; this page looks again")
+            return self._made[1]
+
+
+def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
+    """A server of ``page`` on this machine; ``serve_forever`` runs it, ``server_port`` is its port.
+
+    Args:
+        page: The page.
+        port: 0 takes a free one.
+
+    Raises:
+        OSError: If the port is taken.
+    """
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            known = {"/": ("text/html", page.text), "/stamp": ("text/plain", page.stamp)}.get(self.path)
+            if host not in ("127.0.0.1", "localhost") or known is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            body = known[1]().encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", f"{known[0]}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: a page asks every other second."""
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Answers)
