@@ -13,8 +13,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.reuse.reuse_config import ReuseMode
 from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import PlaySettings

@@ -159,12 +159,12 @@ def offered() -> tuple[Choice, ...]:
 
 
 def _offered() -> Iterator[Choice]:
-    names = [list_options(group) for group in ("engine", "env", "algorithm", SPECULATION)]
+    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode", SPECULATION)]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, way in itertools.product(*names):
-            choice = replace(default, engine=engine, env=env, algorithm=algorithm, speculation=(way,))
+        for engine, env, algorithm, mode, way in itertools.product(*names):
+            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, speculation=(way,))
             with suppress(Incompatible):
                 check_compatible(choice, requires)
                 yield choice

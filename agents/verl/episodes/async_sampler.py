@@ -85,10 +85,11 @@ class OvertakenReplayBuffer(ReplayBufferAsync):
         submitted = self.prompt_global_steps[partition_id]
         # verl's names of groups are random: their order depends on nothing that was sampled.
         first = set(sorted(submitted, key=lambda uid: (submitted[uid], uid))[: self._wanted])
+        # The queue lists a key before it has its tags and its data: such a row is not there yet.
         stale = {
             key.split("_")[0]
             for key, tag in self.partitions[partition_id].items()
-            if tag.get(JUDGED, self._step) < self._step - 1
+            if "_" in key and tag.get(JUDGED, -1) < self._step - 1
         }
         played = {key.split("_")[0] for key in self.partitions[partition_id]}
         return (ready & first & played) - stale

@@ -228,8 +228,15 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         for uid in [uid for uid in self._judged if uid not in held and uid not in self._handing]:
             self._player.trained_on(uid)
             del self._judged[uid], self._rows[uid], self._keys[uid]
+        self._judge_stale()
+
+    def _judge_stale(self) -> None:
+        """Begin to judge what was handed over under earlier weights than the newest."""
+        resuming = self._player.resuming
+        if self._on_resume is not OnResume.EPISODE or resuming is None:
+            return
         for uid, version in self._judged.items():
-            if version < step - 1 and uid not in self._handing:
+            if version < resuming.newest.version and uid not in self._handing:
                 self._handing.add(uid)
                 task = asyncio.create_task(self._judge_group(uid))
                 self.background_tasks.add(task)
@@ -287,6 +294,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
             self._handing -= {group.uid for group in groups}
+            self._judge_stale()  # those that were on their way when the weights were updated
 
 
 def _end_run_on_error(playing: Future[None]) -> None:

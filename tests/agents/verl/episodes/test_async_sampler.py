@@ -54,6 +54,8 @@ def test_with_other_ways_to_resume_verl_takes_what_ends_first() -> None:
 def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
     buffer = make()
     ready(buffer, 3, {"a": (1, 2), "b": (1, 2)})
+    buffer.partitions["train"]["a_0_0"] = {}  # listed, without tags and data yet
+    assert buffer._sampleable_terminal_keys("train", NONE) == {"b"}
     buffer.partitions["train"].clear()
     assert buffer._sampleable_terminal_keys("train", NONE) == set()
 
