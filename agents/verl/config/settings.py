@@ -16,12 +16,30 @@ from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.rewards import RewardError, contract_for
 from turntree.spec_tree import ForestConfig
 
 _DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSettings:
+    """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns, whatever the engine."""
+
+    max_bytes: int = 1 << 28
+    """Memory of the hub's log, bytes."""
+    homes: int = 2
+    """A replica fetches the turns of tasks for which it is among the first so many in the routing order; 0 fetches
+    all turns. With 2, the replica that takes over a task from a lost or full one has its turns already."""
+    max_tokens: int = 1 << 22
+    """Most tokens of one fetch, the newest first."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or self.max_tokens < 1:
+            raise ValueError(f"max_bytes and max_tokens must be positive, got {self.max_bytes} and {self.max_tokens}")
+        if self.homes < 0:
+            raise ValueError(f"homes must not be negative (0 fetches all turns), got {self.homes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
