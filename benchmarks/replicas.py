@@ -31,7 +31,7 @@ from replay import Replay, replay
 from traces import Turn, generated
 
 from turntree.agents.engines.routing import TaskRoutes, route_key
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.config.settings import ExchangeSettings
 from turntree.agents.verl.serving.hub import TurnHub
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped

@@ -178,7 +178,7 @@ class Completion:
     """The ``Sampling.top_logprobs`` most probable tokens at each token's position, shape (tokens, k);
     ``None`` if not requested."""
     versions: tuple[int, ...] = ()
-    """Version of the weights that sampled each token, shape (tokens,); empty: all are of ``weights_version``."""
+    """Version of the weights that sampled each token, shape (tokens,), or empty if ``weights_version`` did them all."""
     forced: tuple[bool, ...] = ()
     """Whether each token was put in without being sampled, shape (tokens,), or empty if none was. Nothing is learnt
     from those; their log-probability is 0."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
 from turntree.agents.engines.judged import shared
@@ -24,6 +24,10 @@ from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.level import Level
+from turntree.spec_tree.rules.seen_seeds import SeenSeeds
+
+Seeds = Collection[int] | SeenSeeds
+"""Seeds that the policy was trained on."""
 
 _AGAIN_SECONDS = 0.05
 """Time after which an aborted turn is requested again; its server holds it until it has the new weights."""
@@ -51,7 +55,7 @@ class InterruptedTurns:
         on_resume: OnResume,
         counts: ResumeCounts,
         *,
-        trained: Container[int] = (),
+        trained: Seeds = (),
         wait: Callable[[], Awaitable[None]] = pause,
     ) -> None:
         self._engine = engine
@@ -100,7 +104,7 @@ async def judge(
     tokens: Sequence[int],
     counts: ResumeCounts,
     *,
-    trained: Container[int] = (),
+    trained: Seeds = (),
 ) -> Completion:
     """The turn that the engine's policy samples with the request's seed, ``tokens`` being the guess.
 
@@ -122,7 +126,8 @@ async def judge(
     counts.kept += kept
     counts.dropped += len(tokens) - kept
     counts.passes_saved += max(0, len(turn.token_ids) - turn.draft.verify_steps)
-    level = Level.C if request.sampling.seed in trained else Level.B
+    seed = request.sampling.seed
+    level = Level.C if seed is not None and seed in trained else Level.B
     # The store of drafts has seen tokens of this noise, so that acceptance of drafts tells nothing about exactness.
     untested = replace(turn.draft, tested=0, matched=0, expected=0.0, variance=0.0)
     return replace(turn, levels=str(level) * len(turn.token_ids), draft=untested)

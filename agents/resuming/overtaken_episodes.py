@@ -14,13 +14,13 @@ Where the environment cannot go back, only the interrupted turn is judged
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.resuming.interrupted_turns import judge, longer, pause
+from turntree.agents.resuming.interrupted_turns import Seeds, judge, longer, pause
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_counts import ResumeCounts
 
@@ -58,7 +58,7 @@ class OvertakenEpisode:
         roll: Roll,
         newest: Newest,
         *,
-        trained: Container[int] = (),
+        trained: Seeds = (),
         wait: Callable[[], Awaitable[None]] = pause,
     ) -> None:
         self.env = env

@@ -89,7 +89,10 @@ def test_what_is_said_to_be_left_out_is_the_default() -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     choice = compose(None, ["actor_rollout_ref.model.path=some/model"]).choice
     said = f"`engine={choice.engine} size={choice.size} env={choice.env} algorithm={choice.algorithm} "
-    assert f"{said}speculation=[{','.join(choice.speculation)}]`" in (ROOT / "docs/training.md").read_text()
+    assert (
+        f"{said}mode={choice.mode} speculation=[{','.join(choice.speculation)}]`"
+        in (ROOT / "docs/training.md").read_text()
+    )
 
 
 def test_the_command_is_where_the_pages_put_it_on_the_path() -> None:

@@ -42,6 +42,13 @@ class Talking(Env):
         return f"you said {len(message.content) % 3}"
 
 
+class Forking(Talking):
+    """Its episodes can go back to an earlier turn."""
+
+    quick = True
+    forkable = True
+
+
 class Repeating(Talking):
     """Has few prompts and says the same after each turn: turns of many tasks have one state."""
 

@@ -23,6 +23,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import MissingExtra, RenderError
+from turntree.agents.verl.config.asynchronous import on_resume
 from turntree.agents.verl.config.attention import fit_attention
 from turntree.agents.verl.config.checks import check_counts, check_value, check_verl_keys, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
@@ -120,6 +121,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     settings = _with_template(settings, whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
+    on_resume(whole, settings)
     _check_own_engine(whole)
     for fit in (fit_vllm, fit_sglang):
         fit(whole, settings)

@@ -1,4 +1,4 @@
-"""The groups of options that a training is composed of: machine, engine, size, environment, algorithm, speculation.
+"""The groups of options of a training: machine, engine, size, environment, algorithm, trainer's mode, speculation.
 
 An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Hydra merges one of each group by
 the defaults list of ``configs/turntree_trainer.yaml``. That file also lists, as ``requires``, which options are
@@ -30,7 +30,9 @@ SPECULATION = "speculation"
 """The group of which several options may be chosen."""
 REUSES = ("replay", "exact", "lenient")
 """Its options that exclude one another."""
-GROUPS = (BASE, "engine", "size", "env", "algorithm", SPECULATION)
+SYNC = "sync"
+"""The mode in which no episode goes on while the policy is updated."""
+GROUPS = (BASE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
 """The groups in the order in which they are merged; later ones override."""
 
 
@@ -48,6 +50,8 @@ class Choice:
     """Environment; ``None`` if the configuration names one of its own."""
     algorithm: str
     """Algorithm of the update."""
+    mode: str = SYNC
+    """Trainer of verl: whether episodes go on while the policy is updated."""
     speculation: tuple[str, ...]
     """Uses of earlier turns, merged in this order."""
 
@@ -60,7 +64,8 @@ class Choice:
         ... ).name
         'ppo_gsm8k_tiny_local_none_exact'
         """
-        return "_".join([self.algorithm, *([self.env] if self.env else []), self.size, self.engine, *self.speculation])
+        parts = [self.algorithm, *([self.env] if self.env else []), self.size, self.engine, *self.speculation]
+        return "_".join([*parts, *([self.mode] if self.mode != SYNC else [])])
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
@@ -154,12 +159,12 @@ def offered() -> tuple[Choice, ...]:
 
 
 def _offered() -> Iterator[Choice]:
-    names = [list_options(group) for group in ("engine", "env", "algorithm", SPECULATION)]
+    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode", SPECULATION)]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, way in itertools.product(*names):
-            choice = replace(default, engine=engine, env=env, algorithm=algorithm, speculation=(way,))
+        for engine, env, algorithm, mode, way in itertools.product(*names):
+            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, speculation=(way,))
             with suppress(Incompatible):
                 check_compatible(choice, requires)
                 yield choice

@@ -14,13 +14,32 @@ from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
+from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.rewards import RewardError, contract_for
 from turntree.spec_tree import ForestConfig
 
 _DEVICES = ("auto", "cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeSettings:
+    """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns, whatever the engine."""
+
+    max_bytes: int = 1 << 28
+    """Memory of the hub's log, bytes."""
+    homes: int = 2
+    """A replica fetches the turns of tasks for which it is among the first so many in the routing order; 0 fetches
+    all turns. With 2, the replica that takes over a task from a lost or full one has its turns already."""
+    max_tokens: int = 1 << 22
+    """Most tokens of one fetch, the newest first."""
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 1 or self.max_tokens < 1:
+            raise ValueError(f"max_bytes and max_tokens must be positive, got {self.max_bytes} and {self.max_tokens}")
+        if self.homes < 0:
+            raise ValueError(f"homes must not be negative (0 fetches all turns), got {self.homes}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +120,8 @@ class PlaySettings:
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
+    asynchronous: ResumeConfig = field(default_factory=ResumeConfig)
+    """Where the weights change while episodes are played (``mode=colocate_async``): ``{on_resume: episode}``."""
     seeded: bool = True
     """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
     ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
@@ -146,7 +167,12 @@ class PlaySettings:
             ConfigError: If a key is unknown, or a value invalid.
         """
         values = dict(section)
-        kinds = {"reuse": ReuseConfig, "run_ahead": RunAheadConfig, "validation": ValidationConfig}
+        kinds = {
+            "reuse": ReuseConfig,
+            "run_ahead": RunAheadConfig,
+            "validation": ValidationConfig,
+            "asynchronous": ResumeConfig,
+        }
         for name, kind in kinds.items():
             if name in values:
                 values[name] = from_mapping(kind, values[name] or {}, f"{where}.{name}")
@@ -161,6 +187,7 @@ class PlaySettings:
         """These settings as plain values, without the fields of a sub-class."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
+        values["asynchronous"] = {"on_resume": str(self.asynchronous.on_resume)}
         return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
 
 

@@ -8,7 +8,7 @@ not be judged or has no turn has a response mask of zeros: nothing is learnt fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +19,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.resuming.interrupted_turns import versions_of
+from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
 from turntree.agents.verl.records.metrics import EPISODE
@@ -85,6 +87,7 @@ def to_output(
     lost: Sequence[FailureKind] = (),
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
+    resumed: ResumeCounts | None = None,
 ) -> EpisodeOutput:
     """Convert an episode to verl's output.
 
@@ -95,12 +98,13 @@ def to_output(
         lost: Kinds of failure of the failed attempts, the last one included if it failed.
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
+        resumed: What updates of the weights did to it, in a training where they come while it is played.
     """
     *earlier, last = episode.stretches
     view = TokenView.of(replace(episode, turns=last))
     masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
     turns = episode.turns
-    versions = [turn.completion.weights_version for turn in last] or [weights_version]
+    versions = [version for turn in last for version in versions_of(turn.completion)] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
     counts = {
@@ -111,6 +115,7 @@ def to_output(
         "undecided": float(bool(episode.undecided)),
         "attempts": len(lost) + (not masked),
         **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
+        **({} if resumed is None else {f"resume_{name}": value for name, value in asdict(resumed).items()}),
     }
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],

@@ -114,7 +114,7 @@ class PromptReplayBuffer(ReplayBuffer):
             if not self._updates:
                 note_phase("updating the policy for the first time")
                 self._updates = True
-            logged = {**logged, **episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
+            logged = {**logged, **step_figures(batch)}
         return batch, logged
 
     def _dapo_filtered_keys(self, partition_id: str) -> Any:
@@ -143,6 +143,11 @@ class PromptReplayBuffer(ReplayBuffer):
             )
         assert self._submit is not None
         return self._submit(prompts)
+
+
+def step_figures(batch: Any) -> dict[str, float]:
+    """turntree's figures of a step."""
+    return {**episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
 
 
 def _played_rows(batch: Any) -> list[PlayedRow]:

@@ -11,7 +11,9 @@ What it is for: of the demo's policy, with 256 episodes a step on two cores, the
 as long over verl's own road, as a share of the update (``benchmarks/training.py`` with and without this manager).
 
 For synchronous training with ``rollout.name=turntree``, and with run-ahead, which
-wants the rows of the next step, on vLLM or SGLang as well.
+wants the rows of the next step, on vLLM or SGLang as well. For asynchronous training as
+``config.asynchronous`` says: there each step also judges groups again that have ended under
+earlier weights and wait in verl's buffer.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import asyncio
 import logging
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -30,11 +33,15 @@ import torch
 import transfer_queue
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ, apply_greedy_sampling_params
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_tensordict
 
 from turntree.agents.loop.episode_driver import describe
+from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.config.asynchronous import on_resume
+from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
+from turntree.agents.verl.episodes.async_sampler import JUDGED
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
@@ -59,15 +66,20 @@ class EpisodeManager(AgentLoopManagerTQ):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         name, mode = config.actor_rollout_ref.rollout.name, config.trainer.v1.trainer_mode
         run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
-        if mode != "sync" or (name != ROLLOUT_NAME and not run.run_ahead.enabled):
+        self._on_resume = on_resume(config, run)
+        if mode == SYNC and (name != ROLLOUT_NAME and not run.run_ahead.enabled):
             raise ConfigError(
-                f"this agent-loop manager is for trainer.v1.trainer_mode=sync, and rollout.name={ROLLOUT_NAME} or "
-                f"turntree.run_ahead.enabled=true, got {mode}, {name} and {run.run_ahead.enabled}; set "
+                f"this agent-loop manager is for rollout.name={ROLLOUT_NAME} or turntree.run_ahead.enabled=true, got "
+                f"{name} and {run.run_ahead.enabled}; set "
                 "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
             )
         super().__init__(config, *args, **kwargs)
         self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
         self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
+        self._begun: tuple[int, Counter[int]] = (0, Counter())
+        """The step, and how often each task was begun in it."""
+        self._turn = 0
+        self._restored = False
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """Start the episodes of a batch and return; they are handed over as they finish.
@@ -79,10 +91,51 @@ class EpisodeManager(AgentLoopManagerTQ):
         if self._forecast is not None and not _validates(prompts):
             ahead = self._forecast.after(_rows(prompts))
         workers: list[Any] = self.agent_loop_workers
+        if self._on_resume is not None and not _validates(prompts):
+            self._generate_overtaken(workers, prompts)
+            return
         chunks = prompts.chunk(len(workers))
         for place, (worker, chunk) in enumerate(zip(workers, chunks, strict=False)):
             playing = worker.generate_sequences.remote(chunk, ahead[place :: len(chunks)])
             playing.future().add_done_callback(_end_run_on_error)
+
+    def _generate_overtaken(self, workers: Sequence[Any], prompts: TensorDict) -> None:
+        """As ``generate_sequences`` where the weights change while episodes are played.
+
+        A task that is begun again in the same step gets other noise. Every worker judges its groups again that have
+        ended, if the run has it so. Those that a resumed run finds in verl's buffer are played anew.
+        """
+        if self._on_resume is OnResume.EPISODE:
+            self._replay_restored(prompts)
+        rows = _rows(prompts)
+        step = int(rows[0]["global_steps"])
+        if self._begun[0] != step:
+            self._begun = step, Counter()
+        repeats = []
+        for row in rows:
+            repeats.append(self._begun[1][int(row["index"])])
+            self._begun[1][int(row["index"])] += 1
+        prompts["repeat"] = torch.tensor(repeats)
+        chunks = prompts.chunk(len(workers))
+        # A batch may be smaller than the workers are many: they take turns.
+        turned = [*workers[self._turn :], *workers[: self._turn]]
+        self._turn = (self._turn + len(chunks)) % len(workers)
+        for worker, chunk in zip(turned, chunks, strict=False):
+            worker.generate_sequences.remote(chunk).future().add_done_callback(_end_run_on_error)
+        for worker in turned[len(chunks) :]:
+            worker.judge_again.remote(step).future().add_done_callback(_end_run_on_error)
+
+    def _replay_restored(self, prompts: TensorDict) -> None:
+        """Play groups of a checkpoint that have ended: how they went is not in it, so nobody can judge them."""
+        if self._restored:
+            return
+        self._restored = True
+        known = {row["uid"] for row in _rows(prompts)}
+        if lost := sorted(_finished() - known):
+            rows = transfer_queue.kv_batch_get(keys=lost, partition_id="train")
+            assign_non_tensor_data(rows, "global_steps", int(_rows(prompts)[0]["global_steps"]))
+            transfer_queue.kv_batch_put(keys=lost, partition_id="train", tags=[{"status": "pending"} for _ in lost])
+            self.generate_sequences(rows)
 
 
 class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
@@ -97,7 +150,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         super().__init__(config, *others)
         self._rollout = rollout = config.actor_rollout_ref.rollout
         run = RunSettings.parse(plain(rollout.get("custom")))
-        self._player = EpisodePlayer(rollout, self.tokenizer)
+        self._on_resume = on_resume(config, run)
+        self._player = EpisodePlayer(rollout, self.tokenizer, self._on_resume)
         client = uuid4().hex
         names = {rank: server_name(rank, backend=rollout.name) for rank in range(replica_count(config))}
         pipes = {rank: TurnPipe(ray.get_actor(name), client) for rank, name in names.items()}
@@ -108,6 +162,13 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._handed_over: set[str] = set()
         """Names of the groups that an earlier process has handed over."""
         self._outbox: list[_Group] = []
+        self._rows: dict[str, dict[str, Any]] = {}
+        """Rows of the groups that may be judged again, by verl's name of each, as below."""
+        self._keys: dict[str, list[str]] = {}
+        self._judged: dict[str, int] = {}
+        """Version of the weights that each was judged by."""
+        self._handing: set[str] = set()
+        """Groups that are judged or on their way."""
         self._carrier: asyncio.Task[None] | None = None
         slots = run.run_ahead.slots(rollout.max_num_seqs)
         self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
@@ -129,6 +190,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         if self._ahead is not None and not validate and any(row["uid"] not in self._handed_over for row in rows):
             await self._ahead.begin_step(int(rows[0]["global_steps"]))
         others = set(self.background_tasks)
+        if not validate:
+            await self._judge_overtaken(int(rows[0]["global_steps"]))
         await super().generate_sequences(batch)
         groups = self.background_tasks - others
         if self._ahead is not None and ahead:
@@ -139,6 +202,48 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             await asyncio.shield(self._carrier)
         if self._carrier is not None:
             self._carrier.result()
+
+    async def judge_again(self, step: int) -> None:
+        """Judge groups that have ended by the weights of a training step, and hand them over again."""
+        others = set(self.background_tasks)
+        await self._judge_overtaken(step)
+        await asyncio.gather(*(self.background_tasks - others))
+
+    async def _judge_overtaken(self, step: int) -> None:
+        """Begin to judge the groups of this worker that are of earlier weights than a step's.
+
+        Raises:
+            RuntimeError: If this process was started again: nothing can judge the groups that the earlier one ended.
+        """
+        if self._on_resume is not OnResume.EPISODE:
+            return
+        if self._restarted:
+            raise RuntimeError(
+                "an agent-loop worker was restarted, and the episodes that it had ended cannot be judged by newer "
+                "weights; resume the run from its last checkpoint, or take turntree.asynchronous.on_resume=turn"
+            )
+        assert self._player.resuming is not None
+        self._player.resuming.newest.see(step - 1)
+        held = (await transfer_queue.async_kv_list("train")).get("train", {})
+        for uid in [uid for uid in self._judged if uid not in held and uid not in self._handing]:
+            self._player.trained_on(uid)
+            del self._judged[uid], self._rows[uid], self._keys[uid]
+        self._judge_stale()
+
+    def _judge_stale(self) -> None:
+        """Begin to judge what was handed over under earlier weights than the newest."""
+        resuming = self._player.resuming
+        if self._on_resume is not OnResume.EPISODE or resuming is None:
+            return
+        for uid, version in self._judged.items():
+            if version < resuming.newest.version and uid not in self._handing:
+                self._handing.add(uid)
+                task = asyncio.create_task(self._judge_group(uid))
+                self.background_tasks.add(task)
+                task.add_done_callback(self.background_tasks.discard)
+
+    async def _judge_group(self, uid: str) -> None:
+        await self._pass_on(self._rows[uid], await self._player.play_again(uid), validate=False)
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
@@ -154,11 +259,22 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         sampling = dict(sampling_params)
         if not prompt.pop("__do_sample__", True) and not validate:
             apply_greedy_sampling_params(sampling)
-        outputs = await self._player.play_group(sampling, prompt, self._replicas.dialogue, size=size)
+        row = {**prompt, "repeat": int(prompt.pop("repeat", 0))}
+        outputs = await self._player.play_group(sampling, row, self._replicas.dialogue, size=size)
+        await self._pass_on(prompt, outputs, validate)
+
+    async def _pass_on(self, prompt: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
+        """Have a group scored, and send it."""
         await asyncio.gather(
             *(self._judge(prompt, session, output, validate) for session, output in enumerate(outputs))
         )
-        self._outbox.append(_Group(prompt, outputs, validate))
+        group = _Group(prompt, outputs, validate)
+        if self._on_resume is OnResume.EPISODE and not validate:
+            self._handing.add(group.uid)
+            version = self._player.version_of(group.uid)
+            group.judged(version, before=self._keys.get(group.uid, ()))
+            self._rows[group.uid], self._keys[group.uid], self._judged[group.uid] = prompt, group.keys, version
+        self._outbox.append(group)
         if self._carrier is None or self._carrier.done():
             self._carrier = asyncio.create_task(self._hand_over())
 
@@ -177,6 +293,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
+            self._handing -= {group.uid for group in groups}
+            self._judge_stale()  # those that were on their way when the weights were updated
 
 
 def _end_run_on_error(playing: Future[None]) -> None:
@@ -210,6 +328,13 @@ class _Group:
         pairs = [_field(row, session, output) for session, _, output in rows]
         self.fields = [field for field, _ in pairs]
         self.tags = [tag for _, tag in pairs]
+        self.before: Sequence[str] = ()
+        """Keys of its rows that were handed over before."""
+
+    def judged(self, version: int, before: Sequence[str]) -> None:
+        """Say by which weights it is judged, and that its rows take the place of others."""
+        self.tags = [{**tag, JUDGED: version} for tag in self.tags]
+        self.before = before
 
 
 def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -238,6 +363,8 @@ def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[di
 async def _put(groups: list[_Group], partition: str) -> None:
     if not groups:
         return
+    if before := [key for group in groups for key in group.before]:
+        await transfer_queue.async_kv_clear(keys=before, partition_id=partition)
     await transfer_queue.async_kv_batch_put(
         keys=[key for group in groups for key in group.keys],
         fields=list_of_dict_to_tensordict([field for group in groups for field in group.fields]),
@@ -250,6 +377,12 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[{"status": "finished"} for _ in groups],
         partition_id=partition,
     )
+
+
+def _finished() -> set[str]:
+    """Names of the groups of a training that have ended and wait to be trained on."""
+    held = transfer_queue.kv_list("train") or {}
+    return {key for key, tag in held.get("train", {}).items() if tag.get("status") == "finished"}
 
 
 def _validates(batch: TensorDict) -> bool:

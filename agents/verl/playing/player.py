@@ -10,8 +10,9 @@ import asyncio
 import json
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnRequest, derive_seed
@@ -23,11 +24,14 @@ from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import make_env, token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
+from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs import Env, ResultMemo
@@ -48,6 +52,10 @@ class _Played(NamedTuple):
     """Kinds of failure of the failed attempts, the last one included if it failed."""
     labels: dict[str, int]
     recorded: bool
+    resumed: ResumedPlay | None = None
+    """Of a training whose weights change meanwhile."""
+    settings: tuple[str, str] = ("", "")
+    """Id and settings of its environment."""
 
 
 class _Group:
@@ -82,15 +90,19 @@ class EpisodePlayer:
     Args:
         rollout_config: verl's ``actor_rollout_ref.rollout``.
         tokenizer: The policy's tokenizer.
+        on_resume: What becomes of sampled tokens when the weights change; ``None``: they do not while it plays.
     """
 
-    def __init__(self, rollout_config: Any, tokenizer: Any) -> None:
+    def __init__(self, rollout_config: Any, tokenizer: Any, on_resume: OnResume | None = None) -> None:
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
         self._renderer = Renderer(tokenizer, **settings.rendering)
-        self._seeded = settings.draws_by_seed
+        self._seeded = settings.draws_by_seed or on_resume is not None
+        self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
+        self._waiting: dict[Any, list[_Played]] = {}
+        """Groups that may be judged again, by verl's name of each."""
         self._last = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
@@ -129,7 +141,7 @@ class EpisodePlayer:
         await asyncio.sleep(0)  # until all samples are requested
         if group.outputs is None:
             del self._groups[name]
-            group.outputs = asyncio.create_task(self._finish_group(group.plays))
+            group.outputs = asyncio.create_task(self._finish_group(name, group.plays))
         return (await asyncio.shield(group.outputs))[number]
 
     async def play_group(
@@ -140,10 +152,47 @@ class EpisodePlayer:
         plays = (self.play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
         return await asyncio.gather(*plays)
 
-    async def _finish_group(self, plays: Sequence[asyncio.Task[_Played]]) -> list[EpisodeOutput]:
-        outputs = await self._finish(await asyncio.gather(*plays))
+    async def _finish_group(self, name: Any, plays: Sequence[asyncio.Task[_Played]]) -> list[EpisodeOutput]:
+        played = await asyncio.gather(*plays)
+        if self.resuming is not None and self.resuming.how is OnResume.EPISODE and played[0].recorded:
+            self._waiting[name] = played
+        outputs = await self._finish(played)
         neutralise(outputs)
         return outputs
+
+    async def play_again(self, name: Any) -> list[EpisodeOutput]:
+        """Judge a group that has ended by the newest weights, and play on what these say otherwise."""
+        played = await asyncio.gather(*map(self._again, self._waiting[name]))
+        self._waiting[name] = played
+        outputs = await self._finish(played)
+        neutralise(outputs)
+        return outputs
+
+    async def _again(self, played: _Played) -> _Played:
+        overtaken = played.resumed.overtaken if played.resumed is not None else None
+        if played.resumed is None or overtaken is None or played.episode.masked:
+            return played
+        idle = self._idle[played.settings]
+        overtaken.env.attach(idle.pop() if idle else self.make(*played.settings))
+        episode = await overtaken.play()
+        env = overtaken.env.detach()
+        if not episode.masked:
+            idle.append(env)
+        return played._replace(episode=episode, resumed=played.resumed._replace(episode=episode))
+
+    def version_of(self, name: Any) -> int:
+        """Version of the weights that a group which has ended is of, or may be trained on as it is."""
+        resuming = self.resuming
+        assert resuming is not None
+        plays = (one.resumed.overtaken for one in self._waiting.get(name, ()) if one.resumed and not one.episode.masked)
+        return min((one.version for one in plays if one is not None), default=resuming.newest.version)
+
+    def trained_on(self, name: Any) -> None:
+        """A group was trained on: it is not judged again, and its noise is not called exact again."""
+        assert self.resuming is not None
+        for one in self._waiting.pop(name, ()):
+            if one.resumed is not None and one.resumed.overtaken is not None:
+                self.resuming.trained.add(one.resumed.overtaken.seeds)
 
     async def _play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
@@ -152,10 +201,12 @@ class EpisodePlayer:
         trains = (row.get("extra_info") or {}).get("split", "train") == "train"
         # Coupled validations have the noise of step 0, in which nothing is trained on.
         noise = step if trains or self._last is None else 0
-        sampling = self._sampling(sampling_params, noise, index, session)
+        sampling = self._sampling(sampling_params, noise, index, session, int(row.get("repeat", 0)))
+        resumed = None
         lost: list[FailureKind] = []
         while len(lost) < ATTEMPTS:
-            episode = await self._attempt(row, index, sampling, engine, trains)
+            resumed = await self._attempt(row, index, sampling, engine, trains)
+            episode = resumed.episode
             kind = failure_kind(episode)
             if kind is None:
                 break
@@ -165,7 +216,8 @@ class EpisodePlayer:
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        return _Played(episode, tuple(lost), labels, trains)
+        settings = row["env_id"], row.get("env_kwargs") or "{}"
+        return _Played(episode, tuple(lost), labels, trains, resumed if self.resuming and trains else None, settings)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -200,13 +252,17 @@ class EpisodePlayer:
         prompt = self._renderer.initial(info["messages"], info["tools"])
         return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
 
-    def _sampling(self, sampling_params: Mapping[str, Any], step: int, index: int, session: int) -> Sampling:
-        """Sampling parameters of an episode: its seed is a function of the run's, of its step, task and session."""
+    def _sampling(
+        self, sampling_params: Mapping[str, Any], step: int, index: int, session: int, repeat: int = 0
+    ) -> Sampling:
+        """Sampling parameters of an episode: its seed is a function of the run's, of its step, task and session, and of
+        how often the task was begun in the step before."""
+        again = (repeat,) if repeat else ()
         return Sampling(
             temperature=float(sampling_params["temperature"]),
             top_p=float(sampling_params["top_p"]),
             top_k=int(sampling_params["top_k"]),
-            seed=derive_seed(self._seed, step, index, session),
+            seed=derive_seed(self._seed, step, index, session, *again),
         )
 
     async def _finish(self, played: Sequence[_Played]) -> list[EpisodeOutput]:
@@ -222,6 +278,7 @@ class EpisodePlayer:
             outputs.append(
                 to_output(
                     episode,
+                    resumed=None if one.resumed is None else one.resumed.counts,
                     weights_version=one.labels["step"] - 1,
                     filler_id=self._filler,
                     lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
@@ -236,26 +293,31 @@ class EpisodePlayer:
 
     async def _attempt(
         self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine], trains: bool
-    ) -> Episode:
+    ) -> ResumedPlay:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         try:
             idle = self._idle[env_id, settings]
             env = idle.pop() if idle else self.make(env_id, settings)
             # All samples of a task start in the same state: the environment's seed is the row's index.
-            episode = await rollout(
-                env,
-                _RowTurns(engine(), trains=trains, seeded=self._seeded),
-                self._renderer,
-                env.limits.within(self._bounds),
+            roll = partial(
+                self._roll,
+                limits=env.limits.within(self._bounds),
                 index=index,
                 seed=index,
                 sampling=sampling,
                 stored=None if self._stored is None else self._stored[env_id, settings],
             )
+            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
+            if self.resuming is None:
+                resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)
+            elif not trains:
+                resumed = ResumedPlay(await roll(env, self.resuming.turns(turns)), ResumeCounts(), None)
+            else:
+                resumed = await self.resuming.play(env, turns, roll)
         except Exception as error:
             # rollout() turns errors inside an episode into a failure; this is for errors before it.
             logger.exception("an episode of %s could not be started", env_id)
-            return Episode(
+            failed = Episode(
                 env_id=env_id,
                 task=None,
                 seed=index,
@@ -265,9 +327,14 @@ class EpisodePlayer:
                 failure=describe(error),
                 failure_kind=kind_of(error, FailureKind.ENVIRONMENT),
             )
-        if not episode.masked:
+            return ResumedPlay(failed, ResumeCounts(), None)
+        if not resumed.episode.masked:
             idle.append(env)
-        return episode
+        return resumed
+
+    def _roll(self, env: Any, engine: Engine, **arguments: Any) -> Coroutine[Any, Any, Episode]:
+        limits = arguments.pop("limits")
+        return rollout(env, engine, self._renderer, limits, **arguments)
 
     def make(self, env_id: str, settings: str) -> Env:
         """Create an environment; ``settings`` are JSON."""

@@ -95,7 +95,25 @@ MONITOR_METRICS = _several(
     ],
     prefix="exactness/",
 )
-METRICS = EPISODE_METRICS + ENGINE_METRICS + MONITOR_METRICS
+ASYNC_METRICS = _several(
+    [
+        ("interruptions", "turns that an update of the weights aborted, in the episodes of the step"),
+        ("judged_turns", "their turns that newer weights judged, each time counted"),
+        ("kept_share", "share of the judged tokens that the newer weights draw with the same noise"),
+        ("dropped_tokens", "tokens thrown away: behind the first that was not kept, and the later turns"),
+        ("passes_saved", "forward passes less than sampling the judged turns anew would take"),
+        ("judging_seconds", "time in requests that judge, summed over turns"),
+        ("rewinds", "times that an episode went back to a turn before its last"),
+        ("stale_episodes", "episodes with turns of several weights, as their environment cannot go back"),
+        ("versions", "versions of the weights per row"),
+        ("interrupted_reward", "mean reward of the episodes that were interrupted"),
+        ("uninterrupted_reward", "of the others"),
+        ("interrupted_tokens", "mean length in sampled tokens of the episodes that were interrupted"),
+        ("uninterrupted_tokens", "of the others"),
+    ],
+    prefix="async/",
+)
+METRICS = EPISODE_METRICS + ENGINE_METRICS + MONITOR_METRICS + ASYNC_METRICS
 """Every figure that turntree logs."""
 
 _COUNTED = {
@@ -157,7 +175,36 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         values |= {"tokens_per_step": tokens / steps, "drafts_per_step": drafted / steps}
     if drafted:
         values["acceptance"] = accepted / drafted
-    return {PREFIX + name: value for name, value in values.items()}
+    return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
+
+
+def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
+    """Figures of what updates of the weights did to the episodes; none of a synchronous training."""
+    rows = [row for row in rows if "resume_interruptions" in row.extra[EPISODE]]
+    if not rows:
+        return {}
+
+    def total(name: str) -> float:
+        return float(sum(row.extra[EPISODE][f"resume_{name}"] for row in rows))
+
+    values = {
+        "interruptions": total("interruptions"),
+        "judged_turns": total("judged_turns"),
+        "dropped_tokens": total("dropped"),
+        "passes_saved": total("passes_saved"),
+        "judging_seconds": total("judging_seconds"),
+        "rewinds": total("rewinds"),
+        "stale_episodes": total("stale_episodes"),
+        "versions": _mean([row.extra["max_global_steps"] - row.extra["min_global_steps"] + 1.0 for row in rows]),
+    }
+    if offered := total("offered"):
+        values["kept_share"] = total("kept") / offered
+    for name, interrupted in (("interrupted", True), ("uninterrupted", False)):
+        some = [row for row in rows if bool(row.extra[EPISODE]["resume_interruptions"]) is interrupted]
+        if some:
+            values[f"{name}_reward"] = _mean([float(row.extra["reward_extra_info"]["score"]) for row in some])
+            values[f"{name}_tokens"] = _mean([float(sum(level > 0 for level in row.levels)) for row in some])
+    return {f"async/{name}": value for name, value in values.items()}
 
 
 def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ray.exceptions import RayError
 
 from turntree.agents.engines.routing import preference, route_key
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import plain
-from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.config.settings import EngineSettings, ExchangeSettings
 from turntree.agents.verl.records.phases import note_phase
 from turntree.spec_tree.exchange.exchange import ExchangeLost, Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch

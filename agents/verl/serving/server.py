@@ -22,9 +22,8 @@ from verl.workers.rollout.replica import TokenOutput
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.evaluation.machine import hardware
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
 from turntree.agents.verl.config.sections import ConfigError, plain
-from turntree.agents.verl.config.settings import EngineSettings, RunSettings
+from turntree.agents.verl.config.settings import EngineSettings, ExchangeSettings, RunSettings
 from turntree.agents.verl.serving.hub import HubExchange
 from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
@@ -197,6 +196,9 @@ class TurntreeServer(ServingTurns):
         self._rejecting = reject_request
         await self._turns.pause()
         aborted = await asyncio.to_thread(self.engine.abort_all)
+        while self._turns.desk.running:  # one that had passed the gate may reach the engine only now
+            await asyncio.sleep(0.01)
+            aborted += await asyncio.to_thread(self.engine.abort_all)
         return {"aborted_count": aborted, "request_ids": []}
 
     @retry_after_restart

@@ -142,6 +142,11 @@ class TurnBatchServer:
         """Number of running turns, and of clients with finished turns that were not collected."""
         return len(self._running) + len(self._finished)
 
+    @property
+    def running(self) -> int:
+        """Number of running turns."""
+        return len(self._running)
+
     def submit(self, client: str, requests: Sequence[NumberedRequest]) -> str:
         """Start turns for ``client``; returns the id of this process, by which they are collected."""
         for request in requests:

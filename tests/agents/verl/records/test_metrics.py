@@ -10,6 +10,7 @@ from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.guesses.precomputed import RunAheadStats
 from turntree.agents.guesses.stored import ReuseStats
+from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.verl.records.metrics import (
     EPISODE,
     METRICS,
@@ -44,7 +45,15 @@ def counters() -> dict[str, float]:
 
 def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> None:
     lost = {f"lost_{kind}": 1 for kind in FailureKind}
-    logged = episode_metrics([row(info=lost)]) | engine_metrics([counters()])
+    versions = {"min_global_steps": 1, "max_global_steps": 2, "reward_extra_info": {"score": 1.0}}
+    overtaken = [
+        row(
+            info={f"resume_{name}": count for name, count in asdict(ResumeCounts(interruptions=n, offered=4)).items()},
+            **versions,
+        )
+        for n in range(2)
+    ]
+    logged = episode_metrics([row(info=lost), *overtaken]) | engine_metrics([counters()])
     assert set(logged) == {metric.name for metric in METRICS}
 
 

@@ -18,7 +18,7 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling,
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.errors import EngineLost
 from turntree.agents.guesses.stored import StoredTurns
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.config.settings import ExchangeSettings
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from turntree.agents.engines.routing import preference, route_key
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.config.settings import ExchangeSettings
 from turntree.agents.verl.serving.hub import TurnHub
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.turn_batch import TurnBatch

@@ -21,7 +21,7 @@ from warm_driver import warm_socket
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
-from turntree.agents.verl.config.exchange_settings import ExchangeSettings
+from turntree.agents.verl.config.settings import ExchangeSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.run.prefork import py_executable
 from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub

@@ -1,0 +1,61 @@
+"""What verl's asynchronous trainers can be used with; the one place that says so.
+
+| trainer mode | engines | with |
+|---|---|---|
+| `sync` | all | all |
+| `colocate_async` | turntree's own (`engine=local`) | drafts from trees, the hub; coupled validations |
+| `separate_async` | none | |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.config.groups import SYNC
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.settings import PlaySettings
+from turntree.agents.verl.names import ROLLOUT_NAME
+
+COLOCATED = "colocate_async"
+_SAMPLER = "OvertakenReplayBuffer"
+_MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
+
+
+def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
+    """What becomes of sampled tokens when the weights change; ``None`` if they do so only between steps.
+
+    Args:
+        config: verl's whole configuration.
+        settings: turntree's.
+
+    Raises:
+        ConfigError: If the trainer's mode goes with another setting not.
+    """
+    mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
+    manager = rollout.agent.agent_loop_manager_class
+    own = manager == _MANAGER or OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.name") == _SAMPLER
+    if mode == SYNC or not own:  # what is verl's alone goes on as verl has it
+        return None
+    where = f"trainer.v1.trainer_mode={mode}"
+    if mode != COLOCATED:
+        raise ConfigError(f"{where} is not supported with turntree's episodes, take mode=sync or mode=colocate_async")
+    if rollout.name != ROLLOUT_NAME or manager != _MANAGER:
+        raise ConfigError(
+            f"{where} needs turntree's own engine and manager of episodes: take engine=local, got rollout.name="
+            f"{rollout.name} and agent_loop_manager_class={manager}"
+        )
+    if settings.reuse.mode is not ReuseMode.NONE or settings.run_ahead.enabled:
+        raise ConfigError(
+            f"{where} begins later steps' episodes by itself and judges them with their own noise: it goes with "
+            "speculation=tree or none, without turntree.reuse and turntree.run_ahead"
+        )
+    if OmegaConf.select(config, "algorithm.filter_groups.enable"):
+        raise ConfigError(
+            f"{where} judges finished groups again, and DAPO's filter would drop them by what they scored before: "
+            "take algorithm=grpo, or mode=sync"
+        )
+    return settings.asynchronous.on_resume

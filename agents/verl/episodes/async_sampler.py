@@ -1,0 +1,95 @@
+"""verl's asynchronous replay buffer with a short poll, turntree's figures, and batches of one policy.
+
+verl takes the groups that end first, whatever weights they are of: short episodes come
+early, and long ones are interrupted more often. With ``on_resume=episode`` a step is
+trained on the groups that were submitted first, whichever they are, once all of them are
+judged by the present weights (``JUDGED``): which row a step gets does not depend on
+what was sampled, so that each is a draw from the present policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
+
+import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
+from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.config.asynchronous import COLOCATED
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
+from turntree.agents.verl.episodes.sampler import step_figures
+from turntree.agents.verl.patches import apply_step_patches
+from turntree.agents.verl.records.phases import note_phase
+
+JUDGED = "judged"
+"""Tag of a row: the version of the weights that its group is judged by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsyncSamplerSettings:
+    """Section ``trainer.v1.sampler.sampler_kwargs``."""
+
+    poll_interval: float = 0.1
+    """Seconds between two polls for the episodes."""
+    on_resume: OnResume = OnResume.EPISODE
+    """As ``turntree.asynchronous.on_resume``."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on_resume", OnResume(self.on_resume))
+        if self.poll_interval <= 0:
+            raise ValueError(f"poll_interval must be positive, got {self.poll_interval}")
+
+
+class OvertakenReplayBuffer(ReplayBufferAsync):
+    """See the module's docstring.
+
+    Args:
+        sampler_kwargs: As ``AsyncSamplerSettings``.
+        kwargs: verl's.
+    """
+
+    def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
+        if kwargs["trainer_mode"] != COLOCATED:
+            raise ConfigError(
+                f"this sampler is for trainer.v1.trainer_mode={COLOCATED}, got {kwargs['trainer_mode']!r}; set "
+                "trainer.v1.sampler.custom_sampler.path=null"
+            )
+        settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
+        self._in_order = settings.on_resume is OnResume.EPISODE
+        self._step, self._wanted, self._updates = 0, 0, False
+        super().__init__(
+            sampler_kwargs=sampler_kwargs, poll_interval=settings.poll_interval, refill_fn=refill_fn, **kwargs
+        )
+        apply_step_patches()
+        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        """Wait for the episodes of a step; returns the batch, and figures for verl's log."""
+        self._step, self._wanted = global_steps, batch_size
+        if not self._updates:
+            note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
+        batch, logged = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        if batch.partition_id == "train":
+            if not self._updates:
+                note_phase("updating the policy for the first time")
+                self._updates = True
+            logged = {**logged, **step_figures(batch)}
+        return batch, logged
+
+    def _sampleable_terminal_keys(self, partition_id: str, eviction_reasons: Any) -> set[str]:
+        ready: set[str] = super()._sampleable_terminal_keys(partition_id, eviction_reasons)
+        if partition_id == "val" or not self._in_order:
+            return ready
+        submitted = self.prompt_global_steps[partition_id]
+        # verl's names of groups are random: their order depends on nothing that was sampled.
+        first = set(sorted(submitted, key=lambda uid: (submitted[uid], uid))[: self._wanted])
+        # The queue lists a key before it has its tags and its data: such a row is not there yet.
+        stale = {
+            key.split("_")[0]
+            for key, tag in self.partitions[partition_id].items()
+            if "_" in key and tag.get(JUDGED, -1) < self._step - 1
+        }
+        played = {key.split("_")[0] for key in self.partitions[partition_id]}
+        return (ready & first & played) - stale

@@ -1,0 +1,114 @@
+"""Share of an interrupted turn's tokens that the policy of one more update draws with the same noise.
+
+A policy samples turns of arithmetic tasks. Half of them teach it: one step of AdamW, on advantages of +-1 that
+alternate between the samples of a task, the gradient's norm at most 1, as in a training. The other half are
+interrupted at a random token each, and judged by the updated weights (``InterruptedTurns``).
+
+    python benchmarks/async_survival.py [--model DIR] [--rates 1e-6 1e-5 1e-4] [--json FILE]
+
+Without ``--model`` it is a random Llama of some hundred thousand parameters, which hesitates between all tokens.
+Adam's first step moves every weight by about the learning rate, more than a later one of a training does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from provenance import command_line
+
+from turntree.agents.demo.tokenizer import build_tokenizer
+from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
+from turntree.agents.evaluation.machine import hardware
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.resuming.interrupted_turns import judge
+from turntree.agents.resuming.resume_counts import ResumeCounts
+from turntree.envs.registry import make
+
+
+async def turns_of(engine: LocalEngine, requests: list[TurnRequest]) -> list[Completion]:
+    """A turn for each request."""
+    return await asyncio.gather(*map(engine.generate, requests))
+
+
+def updated(model: Any, requests: list[TurnRequest], turns: list[Completion], rate: float) -> None:
+    """One step of the policy on its turns, in place."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    tokens = sum(len(turn.token_ids) for turn in turns)
+    for number, (request, turn) in enumerate(zip(requests, turns, strict=True)):
+        said = torch.tensor(turn.token_ids)
+        logits = model(torch.tensor([[*request.prompt_ids, *turn.token_ids]])).logits[0]
+        law = logits[len(request.prompt_ids) - 1 : -1].float().log_softmax(-1)
+        advantage = 1.0 if number % 2 else -1.0
+        (-advantage * law.gather(1, said[:, None]).sum() / tokens).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+async def survival(model: Any, requests: list[TurnRequest], rate: float) -> dict[str, float]:
+    """What one update leaves of interrupted turns."""
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    config = LocalEngineConfig(max_batch=16, max_context=1024, dtype="float32", speculation=None)
+    rng = np.random.default_rng(0)
+    counts, whole = ResumeCounts(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with LocalEngine.from_pretrained(folder, config=config) as engine:
+            half = len(requests) // 2
+            turns = await turns_of(engine, requests)
+            updated(model, requests[:half], turns[:half], rate)
+            engine.update_weights(model.state_dict().items())
+            for request, turn in zip(requests[half:], turns[half:], strict=True):
+                guess = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
+                before = counts.kept
+                await judge(engine, request, guess, counts)
+                whole += counts.kept - before == len(guess)
+    model.load_state_dict(weights)
+    return {"rate": rate, "kept": counts.kept / counts.offered, "whole": whole / half, "tokens": counts.offered}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 3e-6, 1e-5, 3e-5, 1e-4])
+    parser.add_argument("--turns", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    if args.model is None:
+        tokenizer = build_tokenizer()
+        size = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4}
+        model: Any = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=1024, **size))
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(args.model)
+        model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+    env, renderer, requests = make("turntree/Arithmetic-v0"), Renderer(tokenizer), []
+    for number in range(args.turns):
+        _, info = env.reset(seed=number // 4, options={"index": number // 4})
+        how = Sampling(max_tokens=args.max_tokens, stop_token_ids=tuple(renderer.stop_token_ids))
+        prompt = renderer.initial(info["messages"], info["tools"])
+        requests.append(TurnRequest(prompt, replace(how, seed=number)))
+    rows = []
+    for rate in args.rates:
+        rows.append(asyncio.run(survival(model, requests, rate)))
+        print(rows[-1], flush=True)
+    if args.json:
+        name = "tiny" if args.model is None else args.model.name
+        report = {"machine": hardware(), "command": command_line(), "model": name, "rows": rows}
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.episodes import async_sampler
+from turntree.agents.verl.episodes.async_sampler import JUDGED, OvertakenReplayBuffer
+
+NONE: tuple[Any, ...] = (set(), set(), set(), {})
+
+
+def make(mode: str = "colocate_async", **settings: Any) -> OvertakenReplayBuffer:
+    limits = {"max_off_policy_threshold": None, "max_off_policy_strategy": "drop"}
+    configs = {"trainer_config": OmegaConf.create({}), "sampler_kwargs": OmegaConf.create(settings)}
+    return OvertakenReplayBuffer(trainer_mode=mode, refill_fn=None, **configs, **limits)
+
+
+def ready(buffer: OvertakenReplayBuffer, step: int, groups: dict[str, tuple[int, int | None]]) -> set[str]:
+    """Groups that a step of two may be trained on, of those with a step of submission and a version, if they ended."""
+    buffer._step, buffer._wanted = step, 2
+    for uid, (submitted, judged) in groups.items():
+        buffer.prompt_global_steps["train"][uid] = submitted
+        (buffer.running_keys if judged is None else buffer.finished_keys)["train"].add(uid)
+        if judged is not None:
+            buffer.partitions["train"] |= {f"{uid}_{session}_0": {JUDGED: judged} for session in range(2)}
+    return buffer._sampleable_terminal_keys("train", NONE)
+
+
+@pytest.mark.parametrize(
+    ("groups", "found"),
+    [
+        ({"b": (2, 2), "a": (2, 2), "c": (2, 2)}, {"a", "b"}),  # in verl's random names' order
+        ({"b": (1, 2), "a": (2, 2), "c": (2, 2)}, {"a", "b"}),
+        ({"a": (1, None), "b": (2, 2), "c": (2, 2)}, {"b"}),  # not c: what ends first is short
+        ({"a": (1, 1), "b": (2, 2), "c": (2, 2)}, {"b"}),  # a is to be judged first
+    ],
+)
+def test_a_step_is_trained_on_what_was_submitted_first_once_it_is_of_the_present_weights(
+    groups: dict[str, tuple[int, int | None]], found: set[str]
+) -> None:
+    assert ready(make(), 3, groups) == found
+
+
+def test_with_other_ways_to_resume_verl_takes_what_ends_first() -> None:
+    """Control."""
+    groups = {"a": (1, None), "b": (2, 1), "c": (2, 1)}
+    assert ready(make(on_resume="turn"), 3, groups) == {"b", "c"}
+    assert ready(make(), 3, groups) == set()
+
+
+def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
+    buffer = make()
+    ready(buffer, 3, {"a": (1, 2), "b": (1, 2)})
+    buffer.partitions["train"]["a_0_0"] = {}  # listed, without tags and data yet
+    assert buffer._sampleable_terminal_keys("train", NONE) == {"b"}
+    buffer.partitions["train"].clear()
+    assert buffer._sampleable_terminal_keys("train", NONE) == set()
+
+
+def test_another_trainer_mode_and_another_way_are_refused() -> None:
+    with pytest.raises(ConfigError, match="trainer_mode=colocate_async, got 'separate_async'"):
+        make("separate_async")
+    with pytest.raises(ConfigError, match="never"):
+        make(on_resume="never")
+    assert async_sampler.AsyncSamplerSettings().poll_interval == 0.1

@@ -1,0 +1,148 @@
+"""The worker of a training whose weights change while it plays: groups that have ended are judged again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tensordict import NonTensorData, NonTensorStack, TensorDict
+
+from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.playing import manager
+from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
+
+
+class Queue:
+    """verl's queue of rows, in this process."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, Any]] = {}
+        self.cleared: list[str] = []
+
+    async def async_kv_list(self, partition: str) -> dict[str, Any]:
+        return {partition: self.held}
+
+    async def async_kv_batch_put(self, *, keys: Any, tags: Any, partition_id: str, fields: Any = None) -> None:
+        for key, tag in zip(keys, tags, strict=True):
+            self.held[key] = {**self.held.get(key, {}), **tag}
+
+    async def async_kv_clear(self, *, keys: Any, partition_id: str) -> None:
+        self.cleared += keys
+        for key in keys:
+            del self.held[key]
+
+
+class Player:
+    """Judges groups: each is then of the newest weights."""
+
+    def __init__(self) -> None:
+        self.resuming = SimpleNamespace(newest=SimpleNamespace(version=0, see=self._see))
+        self.versions: dict[str, int] = {}
+        self.trained: list[str] = []
+
+    def _see(self, version: int) -> None:
+        self.resuming.newest.version = max(version, self.resuming.newest.version)
+
+    def version_of(self, uid: str) -> int:
+        return self.versions.setdefault(uid, self.resuming.newest.version)
+
+    def trained_on(self, uid: str) -> None:
+        self.trained.append(uid)
+
+    async def play_again(self, uid: str) -> list[Any]:
+        self.versions[uid] = self.resuming.newest.version
+        return []
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
+    queue = Queue()
+    monkeypatch.setattr(manager, "transfer_queue", queue)
+    monkeypatch.setattr(manager, "list_of_dict_to_tensordict", list)
+    return queue
+
+
+@pytest.fixture
+def worker(queue: Queue) -> Any:
+    made = EpisodeWorker.__new__(EpisodeWorker)
+    made._player, made._on_resume, made._restarted = Player(), OnResume.EPISODE, False
+    made._rows, made._keys, made._judged, made._handing = {}, {}, {}, set()
+    made._outbox, made._carrier, made.background_tasks = [], None, set()
+    return made
+
+
+async def finish(worker: Any, queue: Queue, uid: str) -> None:
+    """A group of this name ends: it has one row, as far as the queue is concerned."""
+    queue.held[uid] = {"status": "pending", "is_prompt": True}
+    await worker._pass_on({"uid": uid, "global_steps": 1}, [], validate=False)
+    await worker._carrier
+
+
+async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it_was_trained_on(
+    worker: Any, queue: Queue
+) -> None:
+    await finish(worker, queue, "a")
+    await finish(worker, queue, "b")
+    assert worker._judged == {"a": 0, "b": 0}
+    assert not worker._handing
+    await worker.judge_again(1)
+    assert worker._player.versions == {"a": 0, "b": 0}, "they are of the weights of step 1"
+    del queue.held["a"]
+    await worker.judge_again(2)
+    await asyncio.sleep(0)
+    await worker._carrier
+    assert worker._judged == {"b": 1}
+    assert worker._player.trained == ["a"]
+    assert queue.held["b"]["status"] == "finished"
+
+
+async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
+    await finish(worker, queue, "a")
+    worker._handing.add("a")
+    queue.held.clear()
+    await worker.judge_again(5)
+    assert worker._judged == {"a": 0}
+    assert not worker._player.trained
+
+
+async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker: Any) -> None:
+    worker._restarted = True
+    with pytest.raises(RuntimeError, match="resume the run from its last checkpoint"):
+        await worker.judge_again(2)
+    worker._on_resume = OnResume.TURN
+    await worker.judge_again(2)
+
+
+class Calls:
+    """A worker's methods, of which each call is noted."""
+
+    def __init__(self, made: list[Any], number: int) -> None:
+        self.generate_sequences = SimpleNamespace(remote=lambda chunk: self._note(number, chunk))
+        self.judge_again = SimpleNamespace(remote=lambda step: self._note(number, step))
+        self._made = made
+
+    def _note(self, number: int, said: Any) -> Any:
+        self._made.append((number, said))
+        return SimpleNamespace(future=Future)
+
+
+async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(manager, "transfer_queue", SimpleNamespace(kv_list=lambda partition: {}))
+    made: list[Any] = []
+    one = EpisodeManager.__new__(EpisodeManager)
+    one._on_resume, one._forecast = OnResume.EPISODE, None
+    one._begun, one._turn, one._restored = (0, Counter()), 0, False
+    one.agent_loop_workers = [Calls(made, number) for number in range(3)]
+    for _ in range(2):
+        batch = TensorDict({"index": torch.tensor([4, 5]), "uid": NonTensorStack("a", "b")}, batch_size=2)
+        batch["global_steps"] = NonTensorData(1, batch_size=[2])
+        one.generate_sequences(batch)
+    told = [(number, said if isinstance(said, int) else said["repeat"].tolist()) for number, said in made]
+    assert told == [(0, [0]), (1, [0]), (2, 1), (2, [1]), (0, [1]), (1, 1)]
