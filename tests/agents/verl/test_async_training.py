@@ -18,13 +18,12 @@ STALE = "training/off_policy/trajectory_staleness_worst/max"
 STEPS = 4
 
 
-def trained(model: Path, root: Path, how: str, *overrides: str) -> Training:
+def trained(model: Path, root: Path, *overrides: str) -> Training:
     return run_training(
         model,
         root,
         "Forking",
         "mode=colocate_async",
-        f"turntree.asynchronous.on_resume={how}",
         "turntree.save_policy_every=1",
         "turntree.env_kwargs.limits.max_turn_tokens=48",
         "data.max_response_length=320",
@@ -35,7 +34,7 @@ def trained(model: Path, root: Path, how: str, *overrides: str) -> Training:
 
 @pytest.fixture(scope="module")
 def episode(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    return trained(tiny_model, tmp_path_factory.mktemp("episode"), "episode")
+    return trained(tiny_model, tmp_path_factory.mktemp("episode"))
 
 
 def test_every_row_of_every_batch_is_of_the_policy_that_learns_from_it(episode: Training) -> None:
@@ -57,7 +56,7 @@ def test_what_was_judged_is_believed_by_the_weights_that_judged_it(episode: Trai
 
 def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path: Path) -> None:
     """Control: only interrupted turns are judged, so what had ended under earlier weights is trained on as it is."""
-    turn = trained(tiny_model, tmp_path, "turn")
+    turn = trained(tiny_model, tmp_path, "turntree.asynchronous.on_resume=turn")
     assert turn.status == 0, turn.log[-3000:]
     assert max(report.metrics[STALE] for report in turn.reports) > 0
 

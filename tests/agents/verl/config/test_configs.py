@@ -56,7 +56,11 @@ def third(rows: Iterable[Any]) -> list[Any]:
 def put_together(choice: Choice, composed: Compose) -> Composition:
     named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
     return composed(
-        *named, f"algorithm={choice.algorithm}", f"speculation=[{','.join(choice.speculation)}]", config=None
+        *named,
+        f"algorithm={choice.algorithm}",
+        f"mode={choice.mode}",
+        f"speculation=[{','.join(choice.speculation)}]",
+        config=None,
     )
 
 
