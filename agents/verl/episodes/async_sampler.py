@@ -19,9 +19,7 @@ import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the es
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.verl.config.asynchronous import COLOCATED
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
-from turntree.agents.verl.episodes.sampler import step_figures
-from turntree.agents.verl.patches import apply_step_patches
-from turntree.agents.verl.records.phases import note_phase
+from turntree.agents.verl.episodes.sampler import LoggedSteps
 
 JUDGED = "judged"
 """Tag of a row: the version of the weights that its group is judged by."""
@@ -42,7 +40,7 @@ class AsyncSamplerSettings:
             raise ValueError(f"poll_interval must be positive, got {self.poll_interval}")
 
 
-class OvertakenReplayBuffer(ReplayBufferAsync):
+class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
     """See the module's docstring.
 
     Args:
@@ -58,25 +56,15 @@ class OvertakenReplayBuffer(ReplayBufferAsync):
             )
         settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._in_order = settings.on_resume is OnResume.EPISODE
-        self._step, self._wanted, self._updates = 0, 0, False
+        self._step, self._wanted = 0, 0
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=settings.poll_interval, refill_fn=refill_fn, **kwargs
         )
-        apply_step_patches()
-        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """Wait for the episodes of a step; returns the batch, and figures for verl's log."""
+        """As ``LoggedSteps``."""
         self._step, self._wanted = global_steps, batch_size
-        if not self._updates:
-            note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
-        batch, logged = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
-        if batch.partition_id == "train":
-            if not self._updates:
-                note_phase("updating the policy for the first time")
-                self._updates = True
-            logged = {**logged, **step_figures(batch)}
-        return batch, logged
+        return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 
     def _sampleable_terminal_keys(self, partition_id: str, eviction_reasons: Any) -> set[str]:
         ready: set[str] = super()._sampleable_terminal_keys(partition_id, eviction_reasons)

@@ -59,7 +59,44 @@ class SamplerSettings:
             raise ValueError("filter_groups_metric needs train_batch_size: ${data.train_batch_size}")
 
 
-class PromptReplayBuffer(ReplayBuffer):
+class LoggedSteps:
+    """What turntree's replay buffers do around verl's: notes of a run's phases, and figures of each training step.
+
+    It comes before verl's class in the bases.
+    """
+
+    _updates = False
+    """Whether the policy was updated."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        apply_step_patches()
+        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
+        """Wait for the episodes of a step.
+
+        Args:
+            global_steps: Number of the step.
+            partition_id: ``train`` or ``val``.
+            batch_size: Prompts.
+
+        Returns:
+            The batch, and figures for verl's log.
+        """
+        if not self._updates:
+            note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
+        verls: Any = super()
+        batch, logged = verls.sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
+        if batch.partition_id == "train":
+            if not self._updates:
+                note_phase("updating the policy for the first time")
+                self._updates = True
+            logged = {**logged, **step_figures(batch)}
+        return batch, logged
+
+
+class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
     """verl's synchronous replay buffer; see the module's docstring.
 
     Args:
@@ -77,7 +114,6 @@ class PromptReplayBuffer(ReplayBuffer):
         settings = from_mapping(SamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._submit = refill_fn
         self._submitted = 0
-        self._updates = False
         self._most = settings.max_num_gen_batches * (settings.train_batch_size or 0)
         super().__init__(
             sampler_kwargs=sampler_kwargs,
@@ -89,33 +125,15 @@ class PromptReplayBuffer(ReplayBuffer):
             max_inflight_gen_batches=settings.max_inflight_gen_batches,
             **kwargs,
         )
-        apply_step_patches()
-        note_phase("loading the model to be trained")  # a sampler is the first thing that verl's trainer creates
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """Wait for the episodes of a step.
-
-        Args:
-            global_steps: Number of the step.
-            partition_id: ``train`` or ``val``.
-            batch_size: Prompts.
-
-        Returns:
-            The batch, and figures for verl's log.
+        """As ``LoggedSteps``.
 
         Raises:
             ConfigError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
         """
         self._submitted = 0
-        if not self._updates:
-            note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
-        batch, logged = super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
-        if batch.partition_id == "train":
-            if not self._updates:
-                note_phase("updating the policy for the first time")
-                self._updates = True
-            logged = {**logged, **step_figures(batch)}
-        return batch, logged
+        return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 
     def _dapo_filtered_keys(self, partition_id: str) -> Any:
         """verl's groups whose scores are all equal, less those of which no episode was played: they say nothing of the

@@ -233,7 +233,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
     def _judge_stale(self) -> None:
         """Begin to judge what was handed over under earlier weights than the newest."""
         resuming = self._player.resuming
-        if self._on_resume is not OnResume.EPISODE or resuming is None:
+        if resuming is None:
             return
         for uid, version in self._judged.items():
             if version < resuming.newest.version and uid not in self._handing:
