@@ -68,6 +68,8 @@ def mistrust(run: Training, model: Path, shift: int) -> list[float]:
 
     found, policies = [], {}
     for step in range(1, STEPS + 1):
+        if step == STEPS and not run.folder.episodes(step).exists():
+            continue  # none that was begun in the last step, for one that never came, had ended
         for record in read_records(run.folder.episodes(step)):
             for turn in record.episode.turns:
                 version = turn.completion.weights_version + shift
