@@ -45,13 +45,13 @@ def _misuse(error: Exception) -> str | None:
 
     The class depends on the version of typer, which brings its own click or takes the installed one.
     """
-    said, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
-    if said is None:
+    message_of, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
+    if message_of is None:
         return None
     if type(error).__name__ == "NoArgsIsHelpError":  # no word at all: the whole help
-        return f"a command is missing\n{said()}"
+        return f"a command is missing\n{message_of()}"
     command = at.command_path if at is not None else "turntree"
-    return f"{' '.join(said().split()).removesuffix('.')}; see `{command} --help`"
+    return f"{' '.join(message_of().split()).removesuffix('.')}; see `{command} --help`"
 
 
 def _to_put_right(error: Exception) -> str | None:

@@ -54,10 +54,10 @@ def parse_yaml(text: str, where: str) -> Any:
         _check(text)
         return yaml.load(text, Loader=get_yaml_loader())
     except yaml.YAMLError as error:
-        said = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
+        problem = getattr(error, "problem", None) or getattr(error, "context", None) or str(error)
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        raise UsageError(f"{where}{line}: expected YAML: {' '.join(said.split())}") from error
+        raise UsageError(f"{where}{line}: expected YAML: {' '.join(problem.split())}") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:  # a tag that does not fit its value
         raise UsageError(f"{where}: expected YAML: {error}") from error
 

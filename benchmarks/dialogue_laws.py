@@ -1,4 +1,4 @@
-"""The exact law of dialogues of two turns with a random observation between, one reusing an earlier one."""
+"""The exact distribution of dialogues of two turns with a random observation between, one reusing an earlier one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def dialogue(choose: Choose, p: Policy, length: int) -> Tokens:
 
 
 def two_turn_law(p: Policy, q: Policy, length: int, rule: str) -> Law:
-    """Joint law of an earlier dialogue under ``q`` and one under ``p`` that reuses it.
+    """Joint distribution of an earlier dialogue under ``q`` and one under ``p`` that reuses it.
 
     ``match``: point-mass drafts from the earlier turns, whatever was observed. ``ratio``: the earlier turns are
     verified by the ratio rule, the second only in the state that it was said in. ``elsewhere``: that too, but the

@@ -64,13 +64,13 @@ class Drafter(Protocol):
         """Start requests and return their handles."""
 
     def draft(self, handles: Sequence[int], contexts: Sequence[Tokens]) -> Any:
-        """Propose continuations of ``contexts``: prompt and what was said so far, one a row."""
+        """Propose continuations of ``contexts``: prompt and tokens sampled so far, one a row."""
 
     def rows(self, drafted: Any) -> list[Row]:
         """What ``draft`` returned, as one tree a row. Not timed."""
 
     def commit(self, handles: Sequence[int], said: Sequence[list[int]], contexts: Sequence[Tokens]) -> None:
-        """Take the tokens said since the last call; ``contexts`` end with them."""
+        """Take the tokens sampled since the last call; ``contexts`` end with them."""
 
     def end(self, handles: Sequence[int]) -> None:
         """Finish requests."""

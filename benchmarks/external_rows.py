@@ -26,7 +26,7 @@ from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from cpu_sglang import beside, prepare
@@ -154,11 +154,11 @@ class _Moved:
 
 
 def _after(reference: PolicyLaw) -> Callable[[tuple[int, ...]], Any]:
-    """The policy's law of the next token of the turn."""
+    """The policy's distribution of the next token of the turn."""
 
     @cache
     def next_token(tokens: tuple[int, ...]) -> Any:
-        return law(reference.logits([[*PROMPT, *tokens]]), Transforms(top_k=KEPT))[0]
+        return distribution(reference.logits([[*PROMPT, *tokens]]), Transforms(top_k=KEPT))[0]
 
     return next_token
 

@@ -1,4 +1,4 @@
-"""The exact law of turns whose drafts are a function of what is known.
+"""The exact distribution of turns whose drafts are a function of what is known.
 
 The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
 names a fault: the control, which a proof must notice.
@@ -14,7 +14,7 @@ from enumeration import Choose, Floats, Region, Tokens, outcomes, regions, toss
 from policies import Law, Policy, along, finish
 
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.rules.transforms import Transforms, law, said, said_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
 from turntree.spec_tree.rules.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
 
 
@@ -89,9 +89,9 @@ def tree_law(p: Policy, length: int, vocabulary: int, seed: int) -> Law:
 
 def transformed(seed: int, vocabulary: int, transforms: Transforms) -> Policy:
     """A policy of random logits and of transforms that see what was said."""
-    prompt = said([0], vocabulary)
-    return lambda context: law(
-        logits(seed, vocabulary, context), transforms, prompt=prompt, output=said(context, vocabulary)
+    prompt = token_counts([0], vocabulary)
+    return lambda context: distribution(
+        logits(seed, vocabulary, context), transforms, prompt=prompt, output=token_counts(context, vocabulary)
     )
 
 
@@ -104,19 +104,19 @@ def transformed_tree_law(seed: int, length: int, vocabulary: int, transforms: Tr
 
     ``broken``: what is said on the way down to a node is forgotten in its penalties.
     """
-    prompt = said([0], vocabulary)
+    prompt = token_counts([0], vocabulary)
 
     def run(choose: Choose) -> Tokens:
         tokens: Tokens = ()
         while len(tokens) < length:
             nodes = random_tree(seed, tokens, vocabulary)
             draft = batch(nodes)
-            counts = said_on_paths(draft.tokens, draft.parents, said(tokens, vocabulary))
+            counts = token_counts_on_paths(draft.tokens, draft.parents, token_counts(tokens, vocabulary))
             if broken:
                 counts[:] = counts[0]
             paths = [path_to(nodes, node) for node in range(-1, len(nodes))]
             raw = np.stack([logits(seed, vocabulary, tokens + path) for path in paths])
-            laws = dict(zip(paths, law(raw, transforms, prompt=prompt, output=counts), strict=True))
+            laws = dict(zip(paths, distribution(raw, transforms, prompt=prompt, output=counts), strict=True))
             tokens += walk(nodes, length - len(tokens), lambda path, laws=laws: choose(laws[path]))
         return tokens
 
@@ -157,7 +157,7 @@ def chain_law(p: Policy, drafted: Tokens, broken: str = "") -> Law:
 
 
 def sibling_law(p: Policy, length: int, count: int, broken: str = "") -> Law:
-    """Joint law of siblings that take turns and draft from each other's tokens of now.
+    """Joint distribution of siblings that take turns and draft from each other's tokens of now.
 
     ``known``: a sibling's token is taken as a draw from q = p by the ratio rule, which keeps it always.
     """

@@ -61,5 +61,5 @@ def after(p: Policy, context: Tokens) -> Policy:
 
 
 def product(one: Law, other: Law) -> Law:
-    """Joint law of independent tuples, one after the other."""
+    """Joint distribution of independent tuples, one after the other."""
     return {a + b: w * v for a, w in one.items() for b, v in other.items()}

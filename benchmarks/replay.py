@@ -48,7 +48,7 @@ class Replay:
     rounds: int = 0
     """Engine steps, one for all rows."""
     emitted: int = 0
-    """Tokens said."""
+    """Tokens sampled."""
     drafted: int = 0
     """Tokens drafted."""
     draft: Clock = field(default_factory=Clock)

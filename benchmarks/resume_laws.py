@@ -1,4 +1,4 @@
-"""The exact joint law of what a policy was trained on and of what it samples next, begun before the update.
+"""The exact joint distribution of what a policy was trained on and of what it samples next, begun before the update.
 
 Turns and episodes run through the product's own code (``agents.resuming``) over a toy engine, whose weights are
 updated at a given number of drawn tokens, whatever runs then. Its noise is one coin a (seed, position), and a token
@@ -153,7 +153,7 @@ def sampled(coins: Coins, p: Policy, prompt: Tokens, length: int, seed: int) -> 
 
 
 def turn_law(p: Policy, length: int, moments: Sequence[int], broken: str = "") -> tuple[Law, Law]:
-    """Joint law of a turn that is trained on and of one that each update interrupts, and what it has to be.
+    """Joint distribution of a turn that is trained on and of one that each update interrupts, and what it has to be.
 
     ``keep``: its tokens are kept without a look. ``anew``: fresh noise behind the first that is not kept.
     ``trained``: it has the noise of the turn that is trained on.
@@ -261,7 +261,7 @@ def _said(episode: Episode) -> Tokens:
 
 
 def order_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
-    """Joint law of two steps of a training whose rows are sampled side by side, a token each in turn.
+    """Joint distribution of two steps of a training whose rows are sampled side by side, a token each in turn.
 
     Token 0 ends a row, of two tokens at most. The row that was submitted first is trained on first, the other one by
     the policy that has learnt from it. ``finished``: the row that ends first is.

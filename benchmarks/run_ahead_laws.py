@@ -1,4 +1,4 @@
-"""The exact joint law of a step's rollout, the policy that learns from it, and the next step's rollout, made ahead.
+"""The exact joint distribution of a step's rollout, the policy that learns from it, and the next rollout, made ahead.
 
 The policy of the next step depends on the running step's rollout; the rollout made ahead was drawn by the policy of
 now with noise of its own and is replayed with it. Claimed is that, whatever the running step said, the next rollout
@@ -41,7 +41,7 @@ def replayed(choose: Choose, p: Policy, new: Policy, length: int, made: Tokens |
 
 
 def ahead_law(p: Policy, length: int, broken: str = "") -> tuple[Law, Law]:
-    """Joint law of the running step's turn and the next one's, and what it has to be.
+    """Joint distribution of the running step's turn and the next one's, and what it has to be.
 
     ``trained``: the turn made ahead has the noise of the running step's. ``anew``: where the replay leaves what was
     made, fresh noise draws the token. ``picked``: turns that begin with token 0 are thrown away and drawn anew.

@@ -1,4 +1,4 @@
-"""The exact law of turns that are made of a stored turn: the ratio rule, lenience and seeded replay.
+"""The exact distribution of turns that are made of a stored turn: the ratio rule, lenience and seeded replay.
 
 The code under test is ``turntree.spec_tree.rules.verify``; only the choices around it are enumerated. ``broken``
 names a fault: the control, which a proof must notice.
@@ -130,7 +130,7 @@ def epochs_law(laws: list[Floats], fixed: bool) -> Law:
 
 
 def two_uses_law(p: Policy, q: Policy, length: int, stored_turns: int) -> Law:
-    """Joint law of two new turns, made of one stored turn that is used twice or of two."""
+    """Joint distribution of two new turns, made of one stored turn that is used twice or of two."""
 
     def run(choose: Choose) -> Tokens:
         stored = [finish(choose, q, (), length) for _ in range(stored_turns)]
@@ -140,7 +140,7 @@ def two_uses_law(p: Policy, q: Policy, length: int, stored_turns: int) -> Law:
 
 
 def replay_law(p: Policy, q: Policy, length: int) -> Law:
-    """Joint law of a stored turn from ``q`` and its replay under ``p`` with the same clocks, in one tuple."""
+    """Joint distribution of a stored turn from ``q`` and its replay under ``p`` with the same clocks, in one tuple."""
 
     def run(choose: Choose) -> Tokens:
         old: Tokens = ()
@@ -163,7 +163,7 @@ def trained(p: Floats, token: int, gain: float) -> Floats:
 
 
 def trained_law(p: Floats, q: Floats, gain: float, rule: str) -> tuple[Law, Law]:
-    """Joint law of a stored token and the new one by a policy that was trained on the stored one, and what it
+    """Joint distribution of a stored token and the new one by a policy that was trained on the stored one, and what it
     would be if the new one were drawn from that policy whatever was stored."""
 
     def run(choose: Choose) -> Tokens:

@@ -44,14 +44,14 @@ RECORDED_FOLDER = Path(__file__).resolve().parent / "recorded"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What the policy said once."""
+    """One sampled turn."""
 
     state: DialogueState
     """Where it spoke."""
     prompt: NDArray[np.int32]
     """All token ids before the turn, shape (prompt,)."""
     tokens: NDArray[np.int32]
-    """What it said, shape (tokens,)."""
+    """Its tokens, shape (tokens,)."""
     start: int
     """Number of the dialogue's starting state."""
     sample: int
@@ -73,7 +73,7 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the policy said."""
+        """Tokens that the policy sampled."""
         return sum(len(turn.tokens) for turn in self.turns)
 
 

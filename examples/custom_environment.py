@@ -39,10 +39,10 @@ def main() -> float:
     low, high = 0, 99
     while True:
         guess = (low + high) // 2
-        said, *_ = env.step(env.parser.format_call(ToolCall(name="compare", arguments={"guess": guess})))
-        if said == "equal":
+        reply, *_ = env.step(env.parser.format_call(ToolCall(name="compare", arguments={"guess": guess})))
+        if reply == "equal":
             break
-        low, high = (guess + 1, high) if said == "higher" else (low, guess - 1)
+        low, high = (guess + 1, high) if reply == "higher" else (low, guess - 1)
     _, reward, terminated, _, _ = env.step(str(guess))
     assert terminated
     print(env.render())

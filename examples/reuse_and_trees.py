@@ -1,4 +1,4 @@
-"""SPEC-RL against tree drafts: the same tasks in two epochs, five ways to use what epoch one said.
+"""SPEC-RL against tree drafts: the same tasks in two epochs, five ways to use what epoch one sampled.
 
 The weights stay as they are between the epochs, so what is reused is an upper bound. The level says what each way
 promises (docs/exactness.md).
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
                 )
                 passes = (engine.stats() - before).forward_passes
                 if isinstance(ways, PrefixReuse):
-                    ways.close_step()  # the epoch is over: what it said may be used from now on
+                    ways.close_step()  # the epoch is over: its turns may be used from now on
             tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
             tokens_per_pass[name] = tokens / passes
             print(f"{name:8} level {level}: {tokens / passes:.1f} tokens per forward pass in the second epoch")

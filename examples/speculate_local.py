@@ -31,15 +31,15 @@ class Played(NamedTuple):
 async def play(
     engine: LocalEngine, renderer: Renderer, *, epochs: int, samples: int, max_tokens: int, index: int = 0
 ) -> Played:
-    before, began, said = engine.stats(), perf_counter(), []
+    before, began, sampled = engine.stats(), perf_counter(), []
     limits = Limits(max_turns=3, max_turn_tokens=max_tokens, max_context_tokens=512)
     for _ in range(epochs):  # the same seeds each time: an upper bound of what comes back in training
         for seed in range(samples):
             options = Sampling(temperature=0.7, seed=seed)
             env = make("turntree/Arithmetic-v0")
             episode = await rollout(env, engine, renderer, limits, index=index, sampling=options)
-            said += [turn.completion.token_ids for turn in episode.turns]
-    return Played(said, (engine.stats() - before).tokens_per_step, perf_counter() - began)
+            sampled += [turn.completion.token_ids for turn in episode.turns]
+    return Played(sampled, (engine.stats() - before).tokens_per_step, perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> tuple[Played, Played]:

@@ -1,6 +1,6 @@
 """Speculative decoding inside vLLM: the same tasks and seeds with and without turntree's drafter.
 
-What was said before at a dialogue state drafts what is said there next. The tokens are
+Turns sampled before at a dialogue state draft the next ones there. The tokens are
 the same; the engine's passes are fewer from the second epoch on.
 
     python examples/speculate_vllm.py MODEL [--epochs 3] [--tasks 4] [--samples 4]
@@ -32,7 +32,7 @@ class Played(NamedTuple):
 
 def play(engine: VllmEngine, renderer: Renderer, args: argparse.Namespace) -> Played:
     limits = Limits(max_turns=3, max_turn_tokens=args.max_tokens, max_context_tokens=args.max_context)
-    began, said, per_step = perf_counter(), [], []
+    began, sampled, per_step = perf_counter(), [], []
     for _ in range(args.epochs):  # the same seeds each time: an upper bound of what comes back in training
         episodes = asyncio.run(
             evaluate(
@@ -48,9 +48,9 @@ def play(engine: VllmEngine, renderer: Renderer, args: argparse.Namespace) -> Pl
         epoch = Evaluation.of(episodes)
         if epoch.failures:
             raise SystemExit(next(episode.failure for episode in episodes if episode.failure))
-        said += [turn.completion.token_ids for episode in episodes for turn in episode.turns]
+        sampled += [turn.completion.token_ids for episode in episodes for turn in episode.turns]
         per_step.append(epoch.tokens_per_step)
-    return Played(said, per_step, perf_counter() - began)
+    return Played(sampled, per_step, perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> tuple[Played, Played]:

@@ -25,7 +25,7 @@ def main() -> SpecForest:
     asked = [1, 2, 3]
     state = DialogueState.from_tokens(asked, task="sum/7", env="mine")
 
-    # Three turns were said here before; two of them begin alike.
+    # Three turns were sampled here before; two of them begin alike.
     forest.insert_all([state] * 3, [[4, 5, 6, END], [4, 5, 7, END], [8, END]])
     print(forest.tree(state))
 
@@ -36,7 +36,7 @@ def main() -> SpecForest:
         indent = "  " * int(draft.depths[node])
         print(f"{indent}{token}  below {draft.parents[node]}, {draft.probabilities[node]:.2f}")
 
-    # The engine verifies and says what was really sampled. What is said now can be drafted by siblings at once.
+    # The engine verifies and reports what was really sampled. Siblings can draft these tokens at once.
     forest.commit([turn], [[4, 5, 7]])
     (sibling,) = forest.begin([state])
     forest.commit([sibling], [[4, 5]])

@@ -81,7 +81,7 @@ class Mutant:
 
 
 class Verdict(NamedTuple):
-    """What the tests said of a fault."""
+    """The tests' verdict on a fault."""
 
     killed: bool
     by: str

@@ -72,8 +72,8 @@ class Part:
     def look(self) -> bool:
         """Count what its processes used since the last look; whether it has ended."""
         ended = self.process.poll() is not None
-        said = self.log.with_suffix(".now")
-        self.account.look(said.read_text() if said.exists() else "imports")
+        now = self.log.with_suffix(".now")
+        self.account.look(now.read_text() if now.exists() else "imports")
         return ended
 
     @property
@@ -133,7 +133,7 @@ def available() -> float:
 def run(parts: Sequence[str], assigned: Sequence[str], lanes: int) -> list[Part]:
     """Run all parts, so many side by side, and tell how far they are."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    waiting, told = list(parts), time.monotonic()
+    waiting, last_line = list(parts), time.monotonic()
     running: list[Part] = []
     ended: list[Part] = []
     while waiting or running:
@@ -145,8 +145,8 @@ def run(parts: Sequence[str], assigned: Sequence[str], lanes: int) -> list[Part]
             part.minutes = (time.monotonic() - part.began) / 60
             ended.append(part)
             tell_end(part)
-        if time.monotonic() - told > RETELL:
-            told = time.monotonic()
+        if time.monotonic() - last_line > RETELL:
+            last_line = time.monotonic()
             print("  ".join(f"{part.name} {reached(part.text)}" for part in running), flush=True)
     return ended
 
@@ -155,13 +155,13 @@ def start(name: str, assigned: Sequence[str]) -> Part:
     """Start a part."""
     print(f"{name} begins", flush=True)
     log = LOGS / f"{name}.log"
-    said = log.with_suffix(".now").resolve()
-    said.unlink(missing_ok=True)
+    now = log.with_suffix(".now").resolve()
+    now.unlink(missing_ok=True)
     with log.open("wb") as out:
         command = ["make", "--no-print-directory", name, *assigned]
-        variables = {**os.environ, NOW: str(said)}
+        variables = {**os.environ, NOW: str(now)}
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=variables)
-    return Part(name, log, process, Account(f"{NOW}={said}"))
+    return Part(name, log, process, Account(f"{NOW}={now}"))
 
 
 def reached(text: str) -> str:

@@ -187,17 +187,17 @@ class ArrayFile:
         header = 10 + int.from_bytes(start[8:], "little")
         if start[:8] != b"\x93NUMPY\1\0" or header > _MOST_HEADER or header > size:
             raise DamagedFile(f"{name} is no array of format 1.0")
-        told = _HEADER.fullmatch(self._bytes(begin + 10, header - 10))
-        if told is None:
+        header_match = _HEADER.fullmatch(self._bytes(begin + 10, header - 10))
+        if header_match is None:
             raise DamagedFile(f"{name} has a dtype or shape that is not read; objects (allow_pickle) never are")
         try:
-            dtype = np.dtype(told[1].decode())
+            dtype = np.dtype(header_match[1].decode())
         except TypeError:
-            raise DamagedFile(f"{name} has the dtype {told[1]!r}") from None
-        shape = tuple(int(number) for number in told[3].replace(b",", b" ").split())
+            raise DamagedFile(f"{name} has the dtype {header_match[1]!r}") from None
+        shape = tuple(int(number) for number in header_match[3].replace(b",", b" ").split())
         if header + math.prod(shape) * dtype.itemsize != size or begin + size > self._size:
             raise DamagedFile(f"{name} of shape {shape} and dtype {dtype} does not have {size} bytes")
-        return name, Member(dtype, shape, told[2] == b"True", begin, header, size, crc)
+        return name, Member(dtype, shape, header_match[2] == b"True", begin, header, size, crc)
 
     def _bytes(self, at: int, count: int) -> bytes:
         """``count`` bytes from ``at`` on.

@@ -87,10 +87,10 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
 
 
 def _help(env: Env) -> str:
-    said = "A line is a turn; end it with \\ to go on in the next. /quit leaves."
+    usage = "A line is a turn; end it with \\ to go on in the next. /quit leaves."
     if names := ", ".join(tool.name for tool in env.offered_tools):
-        said += f" /call TOOL TEXT or /call TOOL {{JSON}} calls a tool, /tools describes them: {names}."
-    return said
+        usage += f" /call TOOL TEXT or /call TOOL {{JSON}} calls a tool, /tools describes them: {names}."
+    return usage
 
 
 def _lines(ask: Callable[[], str]) -> str:

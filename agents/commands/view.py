@@ -105,9 +105,9 @@ def tree_command(
 
     source = Source.open(run)
     found = state_turns(source.records(), task=task, turn=turn)
-    root = TreeNode.from_turns([list(said) for said in found.turns])
+    root = TreeNode.from_turns([list(sampled) for sampled in found.turns])
     reader = _tokenizer(tokenizer, source)
-    known = {} if reader is None else token_bytes(reader, {token for said in found.turns for token in said})
+    known = {} if reader is None else token_bytes(reader, {token for sampled in found.turns for token in sampled})
     console = Console()
     if as_json:
         console.print_json(json.dumps({"task": found.task, "turns": len(found.turns), **_flat(root)}))

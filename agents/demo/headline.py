@@ -56,10 +56,10 @@ def figures(run: RunRecord) -> list[Figure]:
     return shown
 
 
-def told(spread: Spread) -> str:
+def spread_text(spread: Spread) -> str:
     """A ratio, and in brackets the quartiles of the single steps' ratios.
 
-    >>> told(Spread(1.5, 1.25, 1.75))
+    >>> spread_text(Spread(1.5, 1.25, 1.75))
     '1.50 (1.25 to 1.75)'
     """
     return f"{spread.whole:.2f} ({spread.low:.2f} to {spread.high:.2f})"
@@ -82,9 +82,9 @@ def effect(comparison: Comparison) -> str:
         f"({accepted / drafted:.0%}) were the tokens that it sampled. So the engine needed {1 / passes.whole:.0%} of "
         f"the passes through the model and {1 / seconds.whole:.0%} of the {plain:.1f} seconds: a pass that checks "
         f"drafts takes longer than one without, and {store:.0%} of the time went into the store of drafts. {kept}: a "
-        "draft is only a guess of what the policy will sample. It changes how long an episode takes, not what is said. "
+        "draft is only a guess of what the policy will sample. It changes how long an episode takes, not what it says. "
         "Speculation cannot make the policy learn more in a step or speed up the update of the weights, and it has "
-        "little to offer where the policy says what it never said before."
+        "little to offer where the policy samples what it never sampled before."
     )
 
 

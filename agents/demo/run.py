@@ -15,7 +15,7 @@ from rich.table import Table
 
 from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, seconds_saved
 from turntree.agents.demo.comparison import compare
-from turntree.agents.demo.headline import told
+from turntree.agents.demo.headline import spread_text
 from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.progress import bar_columns, shown
@@ -108,13 +108,13 @@ def differences(comparison: Comparison, *, given: bool) -> str:
     """
     episodes = sum(step.episodes for step in comparison.steps)
     differ = episodes - sum(step.equal for step in comparison.steps)
-    said = f"{differ} of {episodes} episodes differ with and without drafts"
+    problem = f"{differ} of {episodes} episodes differ with and without drafts"
     if given:
         return (
-            f"{said}: in float32 the last bits of a logit depend on how many tokens are computed at once, which can "
+            f"{problem}: in float32 the last bits of a logit depend on how many tokens are computed at once, which can "
             "flip a near tie; either token is the policy's own draw"
         )
-    return f"{said}: with the demo's own policy none may, please report this"
+    return f"{problem}: with the demo's own policy none may, please report this"
 
 
 def summary(reports: list[StepReport], comparison: Comparison) -> Table:
@@ -146,7 +146,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
     table.add_section()
     table.add_row("[bold]without / with (middle half of the steps)", "[bold]forward passes", "[bold]engine seconds")
     for name, part in thirds:
-        table.add_row(name, told(passes_saved(part)), told(seconds_saved(part)))
+        table.add_row(name, spread_text(passes_saved(part)), spread_text(seconds_saved(part)))
     episodes, equal = sum(s.episodes for s in comparison.steps), sum(s.equal for s in comparison.steps)
     table.add_row("episodes equal token for token", "", f"{equal} of {episodes}")
     return table

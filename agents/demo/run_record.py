@@ -119,7 +119,7 @@ def _points(folder: RunFolder) -> tuple[Point, ...]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     refuse = f"{path}, line {{}}: {{}}".format
-    return [row for _, row in json_lines(path, lambda *told: RecordError(refuse(*told)))]
+    return [row for _, row in json_lines(path, lambda *where: RecordError(refuse(*where)))]
 
 
 def _shown(folder: RunFolder, steps: Sequence[int]) -> tuple[ShownEpisode, ...]:
@@ -146,7 +146,7 @@ class _Passed(NamedTuple):
 
     prompt_ids: tuple[int, ...]
     """Tokens up to the state."""
-    said: list[tuple[int, ...]]
+    sampled: list[tuple[int, ...]]
     """Tokens of each turn there."""
 
 
@@ -155,12 +155,12 @@ def _tree(episodes: Iterable[Episode], decode: Callable[[int], str]) -> StateTre
     passed: dict[DialogueState, _Passed] = {}
     for episode in episodes:
         for state, turn in zip(dialogue_states(episode), episode.turns, strict=True):
-            passed.setdefault(state, _Passed(turn.prompt_ids, [])).said.append(turn.completion.token_ids)
+            passed.setdefault(state, _Passed(turn.prompt_ids, [])).sampled.append(turn.completion.token_ids)
     if not passed:
         return None
-    state = max(passed, key=lambda state: (len(set(passed[state].said)), len(passed[state].said)))
+    state = max(passed, key=lambda state: (len(set(passed[state].sampled)), len(passed[state].sampled)))
     return StateTree(
-        prompt="".join(map(decode, passed[state].prompt_ids)), root=TreeNode.from_turns(passed[state].said)
+        prompt="".join(map(decode, passed[state].prompt_ids)), root=TreeNode.from_turns(passed[state].sampled)
     )
 
 

@@ -46,13 +46,13 @@ class ScriptedEngine:
 
 def _in_order(texts: Iterable[str]) -> Callable[[tuple[int, ...]], str]:
     left = iter(texts)
-    said = 0
+    used = 0
 
     def say(_: tuple[int, ...]) -> str:
-        nonlocal said
+        nonlocal used
         for text in left:
-            said += 1
+            used += 1
             return text
-        raise ScriptEnded(f"the script has {said} texts and one more was asked for; give it another one")
+        raise ScriptEnded(f"the script has {used} texts and one more was asked for; give it another one")
 
     return say

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Sampling, Scores, TopLogprobs
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 Floats = NDArray[np.float64]
 
@@ -124,8 +124,8 @@ def scores(
         return Scores(logprobs=tuple(readings.chosen[:count].tolist()), top=best if top else None, **entries)
     model = np.empty_like(readings.logprobs)
     np.put_along_axis(model, readings.ids.astype(np.int64), readings.logprobs, 1)
-    probabilities = law(model, _transforms(sampling))
-    tempered = law(model, Transforms(temperature=sampling.temperature or 1.0))
+    probabilities = distribution(model, _transforms(sampling))
+    tempered = distribution(model, Transforms(temperature=sampling.temperature or 1.0))
     places = np.arange(count), np.array(tokens, np.int64)
     with np.errstate(divide="ignore"):
         logarithms = np.log(probabilities)

@@ -40,19 +40,21 @@ def misfit(value: Any, hint: Any) -> str:
     if origin is not None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             return f"expected values by name, got {value!r:.60}"
-        return next((f".{name}{_joined(said)}" for name, one in value.items() if (said := misfit(one, args[1]))), "")
+        return next(
+            (f".{name}{_joined(problem)}" for name, one in value.items() if (problem := misfit(one, args[1]))), ""
+        )
     if hasattr(hint, "__dataclass_fields__") and isinstance(value, hint):
         hints = _hints(hint)
         named = ((field.name, misfit(getattr(value, field.name), hints[field.name])) for field in fields(hint))
-        return next((f".{name}{_joined(said)}" for name, said in named if said), "")
+        return next((f".{name}{_joined(problem)}" for name, problem in named if problem), "")
     return "" if _fits(value, hint) else f"expected {_WORDS.get(hint, f'a {hint.__name__}')}, got {value!r:.60}"
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}
 
 
-def _joined(said: str) -> str:
-    return said if said.startswith((".", "[")) else f": {said}"
+def _joined(problem: str) -> str:
+    return problem if problem.startswith((".", "[")) else f": {problem}"
 
 
 def _sequence(values: Any, hint: Any) -> str:
@@ -70,7 +72,7 @@ def _sequence(values: Any, hint: Any) -> str:
         largest = max((abs(one) for one in values if isfinite(one)), default=0.0)
         return "" if largest <= _MOST_FLOAT else f"expected numbers, got one of {largest:g}"
     problems = ((number, misfit(one, hint)) for number, one in enumerate(values))
-    return next((f"[{number}]{_joined(said)}" for number, said in problems if said), "")
+    return next((f"[{number}]{_joined(problem)}" for number, problem in problems if problem), "")
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -81,10 +81,10 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
     except KeyError as error:
         raise RecordError(f"the field {error} is missing from a recorded episode") from error
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        said = " ".join(str(error).split())
-        raise RecordError(f"not a recorded episode: {said:.200}") from error
-    if said := misfit(episode, Episode):
-        raise RecordError(f"not a recorded episode: {said.removeprefix('.')}")
+        problem = " ".join(str(error).split())
+        raise RecordError(f"not a recorded episode: {problem:.200}") from error
+    if problem := misfit(episode, Episode):
+        raise RecordError(f"not a recorded episode: {problem.removeprefix('.')}")
     return episode
 
 
@@ -197,8 +197,8 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
         RecordError: If a line is damaged; it names the file and the line.
     """
 
-    def refuse(number: int, said: str) -> RecordError:
-        return RecordError(f"{path}, line {number}: {said}; remove the line if a run was cut off while writing it")
+    def refuse(number: int, problem: str) -> RecordError:
+        return RecordError(f"{path}, line {number}: {problem}; remove the line if a run was cut off while writing it")
 
     for number, row in json_lines(Path(path), refuse, growing=growing):
         if not isinstance(row.get("episode"), dict):
@@ -208,8 +208,8 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
         except RecordError as error:
             raise RecordError(f"{path}, line {number}: {error}") from error
         for name in ("step", "index", "session"):
-            if said := misfit(row.get(name), int | str | None):
-                raise RecordError(f"{path}, line {number}: the label {name!r}: {said}")
+            if problem := misfit(row.get(name), int | str | None):
+                raise RecordError(f"{path}, line {number}: the label {name!r}: {problem}")
         yield Record(row, episode)
 
 

@@ -141,8 +141,8 @@ async def bench(
                     planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
                 )
                 on_played()
-            (plain, said), (drafted, again) = (played[id(engine)] for engine in ways)
-            turns, equal = _compared(said, again)
+            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in ways)
+            turns, equal = _compared(sampled, again)
             found.append(Epoch(plain, drafted, turns, equal))
     return found
 

@@ -111,8 +111,8 @@ def _votes(answers: Counter[str]) -> list[int]:
 
 def final_text(episode: Episode) -> str | None:
     """The answer in the policy's last message, or ``None``."""
-    said = [message.content for message in episode.messages if message.role is Role.ASSISTANT]
-    return extract(said[-1]).answer if said else None
+    replies = [message.content for message in episode.messages if message.role is Role.ASSISTANT]
+    return extract(replies[-1]).answer if replies else None
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -9,7 +9,7 @@ from turntree.agents.gateway.http.errors import ApiError
 
 
 class Admission:
-    """Places for turns; whoever finds none is told to come back. Not thread-safe.
+    """Places for turns; a request that finds none is answered with when to come back. Not thread-safe.
 
     Args:
         places: Turns at once.

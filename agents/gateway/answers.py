@@ -52,10 +52,10 @@ def finish_reason(done: Completion, calls: Sequence[ToolCall] = ()) -> str:
 
 def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
     """A turn as a message; ``ids`` are those of its calls."""
-    said: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
+    wire: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if calls:
-        said["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
-    return said
+        wire["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
+    return wire
 
 
 def call_ids(calls: Sequence[ToolCall]) -> list[str]:

@@ -190,8 +190,8 @@ class Gateway:
             raise self._no_model(body.model)
 
     def _no_model(self, name: str) -> ApiError:
-        said = f"there is no model {name!r:.80} here; the model is {self.settings.model!r}"
-        return ApiError(404, said, param="model", code="model_not_found")
+        problem = f"there is no model {name!r:.80} here; the model is {self.settings.model!r}"
+        return ApiError(404, problem, param="model", code="model_not_found")
 
     def _model(self) -> dict[str, Any]:
         size = self.settings.max_context
@@ -264,8 +264,8 @@ def _turns(
 
 
 def _checked(messages: Dictionaries) -> Dictionaries:
-    if said := half_in(messages):
-        raise ValueError(said)
+    if problem := half_in(messages):
+        raise ValueError(problem)
     return messages
 
 

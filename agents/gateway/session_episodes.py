@@ -76,12 +76,12 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
     turns = []
     for node, after in zip(nodes, (*nodes[1:], None), strict=True):
         text = decode(node.turn.completion.token_ids)
-        said = Message.from_openai({**node.said, "content": text})
+        replied = Message.from_openai({**node.replied, "content": text})
         observation = () if after is None else tuple(map(Message.from_openai, after.given))
         turns.append(
             Turn(prompt_ids=node.turn.prompt_ids, completion=node.turn.completion, text=text, observation=observation)
         )
-        messages += [said, *observation]
+        messages += [replied, *observation]
     asked = [message for message in nodes[0].given if message["role"] == "user"]
     cut = nodes[-1].turn.completion.finish_reason is FinishReason.LENGTH
     stop_reason = StopReason.MAX_TOKENS if cut else StopReason.DONE

@@ -119,7 +119,7 @@ class SessionPaths:
 
     def _episodes(self, session: Session, body: RewardRequest) -> list[Episode]:
         episodes = [
-            episode_of(one, self._renderer.said, answer=body.answer, data_source=body.contract or "")
+            episode_of(one, self._renderer.turn_text, answer=body.answer, data_source=body.contract or "")
             for one in dialogues(session)
         ]
         if body.failure is None:

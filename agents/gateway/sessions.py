@@ -1,7 +1,7 @@
 """Sessions: the dialogues of one program, each a tree of turns whose tokens are never rendered again.
 
 A request whose messages continue a turn that was sampled here is given that turn's tokens and, after them, the new
-messages alone. Where the client changed what was said before, or asks again, a new branch leaves the tree there. Of
+messages alone. Where the client changed earlier messages, or asks again, a new branch leaves the tree there. Of
 several turns that a request may continue, the oldest that nobody has continued is taken. Not thread-safe.
 """
 
@@ -40,7 +40,7 @@ class Origin(StrEnum):
     AGAIN = "sampled again"
     """The same messages were answered before."""
     CHANGED = "changed"
-    """The client changed what was said before, or wrote a turn of the policy itself."""
+    """The client changed earlier messages, or wrote a turn of the policy itself."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,7 +55,7 @@ class Node:
     """The messages between the two."""
     turn: SampledTurn
     """Its tokens."""
-    said: Mapping[str, Any]
+    replied: Mapping[str, Any]
     """Its message, as a client sends it back."""
     calls: tuple[str, ...]
     """Canonical tool calls of the dialogue, its own included."""
@@ -205,16 +205,16 @@ class Sessions:
         """
         session = self.live[place.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
-        said = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
+        replied = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
         node = Node(
             session=session,
             parent=place.parent,
             given=place.given,
             turn=turn,
-            said=said,
+            replied=replied,
             calls=(*place.calls, *map(canonical_call, entries)),
             origin=self._origin(session, place),
-            key=next_key(place.key, said),
+            key=next_key(place.key, replied),
         )
         session.nodes.append(node)
         self._by_key[node.key].append(node)
@@ -249,8 +249,8 @@ class Sessions:
         if session is not None and len(session.nodes) >= MOST_TURNS:
             raise ApiError(400, f"session {session_id!r:.80} has {MOST_TURNS} turns; end it", param="X-Session-Id")
         if session is not None and task_id is not None and task_id != session.task_id:
-            said = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
-            raise ApiError(400, f"{said}; begin another session", param="X-Task-Id")
+            replied = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
+            raise ApiError(400, f"{replied}; begin another session", param="X-Task-Id")
         return session
 
     def _refuse_ended(self, session_id: str) -> None:
@@ -263,7 +263,7 @@ class Sessions:
             found = [node for node in found if node.session.id == session_id]
         elif task_id is not None:
             found = [node for node in found if node.session.task_id == task_id]
-        same = [node for node in found if ids_of(node.said) == ids_of(message)] or found
+        same = [node for node in found if ids_of(node.replied) == ids_of(message)] or found
         return next((node for node in same if not node.children and not node.claims), same[-1] if same else None)
 
     def _origin(self, session: Session, place: Place) -> Origin:

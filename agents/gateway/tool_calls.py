@@ -1,4 +1,4 @@
-"""Tools as the policy is told of them, and its calls as clients read them.
+"""Tools as they are shown to the policy, and its calls as clients read them.
 
 A chat template that knows tools renders the schemas and the calls; for one that does not, they stand as text in the
 system message and in the turns, in the gateway's format.
@@ -42,7 +42,7 @@ class OfferedTool(NamedTuple):
 
 
 class ToolFormat:
-    """How one model is told of tools and calls them.
+    """How tools are shown to one model, and how it calls them.
 
     Args:
         renderer: Of the model.
@@ -99,7 +99,7 @@ def to_dictionaries(
     messages: Sequence[WireMessage], tools: Sequence[WireTool] | None
 ) -> tuple[Dictionaries, Dictionaries]:
     """Messages and tools as chat templates take them: arguments are mappings, a developer speaks as the system."""
-    said: Dictionaries = []
+    shown: Dictionaries = []
     for message in messages:
         role = "system" if message.role == "developer" else message.role
         entry: dict[str, Any] = {"role": role, "content": message.content}
@@ -109,8 +109,8 @@ def to_dictionaries(
                 for call in message.tool_calls
             ]
         if role == "tool":
-            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(said, message)}
-        said.append(entry)
+            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(shown, message)}
+        shown.append(entry)
     offered = [
         {
             "type": "function",
@@ -122,12 +122,12 @@ def to_dictionaries(
         }
         for tool in tools or ()
     ]
-    return said, offered
+    return shown, offered
 
 
-def _called(said: Dictionaries, answer: WireMessage) -> str:
+def _called(shown: Dictionaries, answer: WireMessage) -> str:
     """The name of the tool that a message answers, if the call is among the messages before it."""
-    for message in reversed(said):
+    for message in reversed(shown):
         for call in message.get("tool_calls", ()):
             if call["id"] == answer.tool_call_id:
                 return str(call["function"]["name"])

@@ -51,8 +51,8 @@ class SentPrompts:
             self._known.move_to_end(before)
         while len(self._known) > self._MOST:
             self._known.popitem(last=False)
-        told = min(turn.completion.cached_tokens, known, len(turn.prompt_ids))
-        return replace(turn, completion=replace(turn.completion, cached_tokens=told))
+        count = min(turn.completion.cached_tokens, known, len(turn.prompt_ids))
+        return replace(turn, completion=replace(turn.completion, cached_tokens=count))
 
 
 class _Watch:

@@ -68,30 +68,30 @@ class Redraw(NamedTuple):
     """For ``OTHER``: how far the coin reached into the mass of unknown tokens, in probability."""
 
 
-def redraw_known(law: KnownLaw, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
+def redraw_known(now: KnownLaw, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
     """Draw from the residual distribution as far as p is known.
 
     By rejection: the coin falls either on the residual of the known tokens, which settles the draw, or on the
     mass that p has beyond them, which is more than their residual.
 
     Args:
-        law: p at the position.
+        now: p at the position.
         turn: The stored turn.
         position: The rejected position.
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
     """
-    rest = _rejected_mass(law, turn, position, lenience)
-    reached = coin * (float(rest.sum()) + law.tail)
+    rest = _rejected_mass(now, turn, position, lenience)
+    reached = coin * (float(rest.sum()) + now.tail)
     if reached < rest.sum():
-        return Redraw(int(law.ids[_place(rest, reached)]))
-    if law.tail == 0.0:  # rejected by rounding alone: no token is likelier than it was
-        return Redraw(int(law.ids[_place(law.p, coin * float(law.p.sum()))]))
+        return Redraw(int(now.ids[_place(rest, reached)]))
+    if now.tail == 0.0:  # rejected by rounding alone: no token is likelier than it was
+        return Redraw(int(now.ids[_place(now.p, coin * float(now.p.sum()))]))
     return Redraw(OTHER, reached - float(rest.sum()))
 
 
 def redraw_wider(
-    law: KnownLaw, before: KnownLaw, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
+    now: KnownLaw, before: KnownLaw, turn: StoredTurn, position: int, left: float, coin: float, lenience: float
 ) -> Redraw:
     """Go on with a draw that was left open, now that more of p is known.
 
@@ -99,7 +99,7 @@ def redraw_wider(
     which settles the draw; on the rest of their mass, and then all is drawn anew; or beyond them once more.
 
     Args:
-        law: p at the position.
+        now: p at the position.
         before: What was known of it when the draw was left open.
         turn: The stored turn.
         position: The rejected position.
@@ -107,12 +107,12 @@ def redraw_wider(
         coin: Uniform in (0, 1), fresh.
         lenience: As in ``kept_tokens``.
     """
-    new = ~np.isin(law.ids, before.ids)
-    rest, mass = np.where(new, _rejected_mass(law, turn, position, lenience), 0.0), float(law.p[new].sum())
+    new = ~np.isin(now.ids, before.ids)
+    rest, mass = np.where(new, _rejected_mass(now, turn, position, lenience), 0.0), float(now.p[new].sum())
     if left < rest.sum():
-        return Redraw(int(law.ids[_place(rest, left)]))
-    if left < mass or law.tail == 0.0:
-        return redraw_known(law, turn, position, coin, lenience)
+        return Redraw(int(now.ids[_place(rest, left)]))
+    if left < mass or now.tail == 0.0:
+        return redraw_known(now, turn, position, coin, lenience)
     return Redraw(OTHER, left - mass)
 
 
@@ -141,20 +141,20 @@ def behaviour_of(
         lenience: As in ``kept_tokens``.
     """
     count, width = len(tokens), top.ids.shape[1]
-    laws = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
-    law = behaviour(laws.p, laws.q, lenience)
+    tables = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
+    now = behaviour(tables.p, tables.q, lenience)
     # Of the tokens themselves p is known, even where they are not among the most probable ones.
     p, q = (
         np.exp(np.array(logprobs, np.float64)),
         known_probability(tokens, turn.top_ids[:count], turn.top_logprobs[:count]),
     )
-    kept, both = np.minimum(q, lenience * p), np.minimum(laws.q, lenience * laws.p)
-    rejected, rest = 1 - both.sum(1), np.maximum(laws.p - both, 0.0).sum(1)
+    kept, both = np.minimum(q, lenience * p), np.minimum(tables.q, lenience * tables.p)
+    rejected, rest = 1 - both.sum(1), np.maximum(tables.p - both, 0.0).sum(1)
     own = kept + np.maximum(p - kept, 0.0) * np.where(rest > 0, rejected / np.where(rest > 0, rest, 1.0), 1.0)
-    named = np.where(laws.ids == OTHER, -1.0, law)
+    named = np.where(tables.ids == OTHER, -1.0, now)
     best = np.argsort(-named, axis=1, kind="stable")[:, :width]
     masses = np.maximum(np.take_along_axis(named, best, 1), 0.0)
-    ids = np.take_along_axis(laws.ids, best, 1)
+    ids = np.take_along_axis(tables.ids, best, 1)
     return Behaviour(_log(own), TopLogprobs(ids=ids.astype(np.int32), logprobs=_log(masses).astype(np.float32)))
 
 
@@ -189,13 +189,13 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
     return RisenMass(int(matched.sum()), float(mass.sum()), float((mass * (1 - mass)).sum()))
 
 
-def _rejected_mass(law: KnownLaw, turn: StoredTurn, position: int, lenience: float) -> Floats:
+def _rejected_mass(now: KnownLaw, turn: StoredTurn, position: int, lenience: float) -> Floats:
     """(p - min(q, l p))+ at the known tokens: the residual distribution before it is normalised."""
     old, inverse = np.unique(turn.top_ids[position].astype(np.int64), return_inverse=True)
     masses = np.bincount(inverse, np.exp(turn.top_logprobs[position].astype(np.float64)), minlength=len(old))
-    place = np.minimum(np.searchsorted(old, law.ids), len(old) - 1)
-    q = np.where(old[place] == law.ids, masses[place], 0.0)
-    rest: Floats = np.maximum(law.p - np.minimum(q, lenience * law.p), 0.0)
+    place = np.minimum(np.searchsorted(old, now.ids), len(old) - 1)
+    q = np.where(old[place] == now.ids, masses[place], 0.0)
+    rest: Floats = np.maximum(now.p - np.minimum(q, lenience * now.p), 0.0)
     return rest
 
 

@@ -65,23 +65,25 @@ class Foresight:
         if len(self._answers) > self._most:
             self._answers.popitem(last=False)
 
-    def end(self, prompt: tuple[int, ...], said: Sequence[int], expected: Sequence[int], state: DialogueState) -> None:
+    def end(
+        self, prompt: tuple[int, ...], sampled: Sequence[int], expected: Sequence[int], state: DialogueState
+    ) -> None:
         """A turn has ended.
 
         Args:
             prompt: Token ids before it, shape (prompt,).
-            said: Its token ids, shape (tokens,).
+            sampled: Its token ids, shape (tokens,).
             expected: Those of the stored turn that it began with; empty without one.
             state: Its dialogue state.
         """
-        if len(expected) and tuple(said) != tuple(expected) and _key(prompt, expected) in self._answers:
+        if len(expected) and tuple(sampled) != tuple(expected) and _key(prompt, expected) in self._answers:
             self._learn(False)
-        self._open[state.env, state.task].append(array("q", [*prompt, *said]).tobytes())
+        self._open[state.env, state.task].append(array("q", [*prompt, *sampled]).tobytes())
 
     def after(
         self, prompt: tuple[int, ...], turn: StoredTurn, waiting: Waiting
     ) -> Iterator[tuple[tuple[int, ...], Sequence[StoredTurn]]]:
-        """Later prompts of the episode if ``turn`` is said after ``prompt``, with their stored turns, nearest first."""
+        """Later prompts of the episode if ``turn`` follows ``prompt``, with their stored turns, nearest first."""
         ends = [(*prompt, *turn.tokens.tolist())]
         for _ in range(self.depth):
             nearer, ends = ends, []

@@ -175,8 +175,8 @@ class StoredTurns(Source):
             self.stats.early_used += drawn.early
         if (dialogue := self._dialogue(drawn.request)) is not None:
             expected = guess.stored.tokens.tolist() if guess is not None and guess.stored is not None else ()
-            said = drawn.completion.token_ids
-            self._foresight.end(tuple(drawn.request.prompt_ids), said, expected, dialogue)
+            sampled = drawn.completion.token_ids
+            self._foresight.end(tuple(drawn.request.prompt_ids), sampled, expected, dialogue)
         self.store(drawn)
 
     def store(self, drawn: Drawn, *, emitted: bool = True) -> None:

@@ -99,14 +99,14 @@ async def verify(
     passes, wider = 1, 0
     if kept < count:
         before = prompt + tuple(offered[:kept])
-        law, width = KnownLaw.of(scores.top, kept), top
-        drawn = redraw_known(law, turn, kept, float(coins[count]), lenience)
+        now, width = KnownLaw.of(scores.top, kept), top
+        drawn = redraw_known(now, turn, kept, float(coins[count]), lenience)
         while drawn.token == OTHER:
             wider, width = wider + 1, width * _WIDER
-            known, law = law, await _law(engine, before, offered[kept], sampling, width, rule.vocabulary)
-            drawn = redraw_wider(law, known, turn, kept, drawn.left, float(coins[count + wider]), lenience)
+            known, now = now, await _law(engine, before, offered[kept], sampling, width, rule.vocabulary)
+            drawn = redraw_wider(now, known, turn, kept, drawn.left, float(coins[count + wider]), lenience)
         token = drawn.token
-        exact.append(float(np.log(law.p[law.ids == token][0])))
+        exact.append(float(np.log(now.p[now.ids == token][0])))
         passes += wider
         if _reshapes(sampling):
             policy += (await engine.score(before, (token,), sampling)).policy_logprobs or exact[-1:]
@@ -115,10 +115,10 @@ async def verify(
             policy.append(exact[-1])
         tokens[kept] = token
     emitted = tokens[: len(exact)]
-    top_laws = TopLogprobs(ids=scores.top.ids[: len(exact)], logprobs=scores.top.logprobs[: len(exact)])
+    tops = TopLogprobs(ids=scores.top.ids[: len(exact)], logprobs=scores.top.logprobs[: len(exact)])
     logprobs = tuple(exact)
     if lenience != 1.0:
-        drawn_by, top_laws = behaviour_of(emitted, exact, turn, top_laws, lenience)
+        drawn_by, tops = behaviour_of(emitted, exact, turn, tops, lenience)
         logprobs = tuple(drawn_by.tolist())
     # A lenient rule has no sums: it is biased by design.
     sums = _sums(emitted, exact, turn, scores) if lenience == 1.0 else DraftStats()
@@ -132,7 +132,7 @@ async def verify(
         weights_version=scores.weights_version,
         levels=str(level) * len(emitted),
         behaviour_logprobs=logprobs,
-        top=top_laws,
+        top=tops,
     )
     return Verification(head, kept, wider)
 

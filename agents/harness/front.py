@@ -71,7 +71,7 @@ class Front:
             )
 
     def _tell(self, serving: asyncio.Task[None]) -> None:
-        """Whoever waits for a server that could not begin is told why."""
+        """Passes the error of a server that could not begin to those who wait for it."""
         if not self._url.done():
             error = None if serving.cancelled() else serving.exception()
             self._url.set_exception(error or RuntimeError("the gateway of the episodes did not begin"))

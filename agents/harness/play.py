@@ -128,7 +128,7 @@ class ProgramPlay(EpisodeDriver):
         for dialogue in (last, *reversed(rest)):
             shared = sum(id(node) in seen for node in dialogue.nodes)
             seen |= set(map(id, dialogue.nodes))
-            episode = episode_of(dialogue, self.renderer.said)
+            episode = episode_of(dialogue, self.renderer.turn_text)
             episodes.append(
                 replace(
                     episode,

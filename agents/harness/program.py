@@ -38,7 +38,7 @@ _MOST_ARGUMENT = 100 << 10
 _KILL_SECONDS = 10.0
 """Time in which a killed container ends, or is given up."""
 _END_SECONDS = 5.0
-"""Time in which a supervisor ends what it has, and in which a callable is told to end."""
+"""Time in which a supervisor ends what it has, and in which a callable is asked to end."""
 _REST_SECONDS = 1.0
 """Time in which the rest of the output of an ended process arrives."""
 
@@ -121,8 +121,8 @@ class CallableProgram:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            said = f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}"
-            raise UsageError(said) from error
+            problem = f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}"
+            raise UsageError(problem) from error
         self._call = found
         offered = {field.name for field in fields(Assignment)}
         parameters = inspect.signature(found).parameters.values()
@@ -238,7 +238,7 @@ class CommandProgram:
         status = os.waitstatus_to_exitcode(int(told)) if told else process.returncode
         if status:
             last = " ".join(err.strip().splitlines()[-1:])
-            raise NoAnswer(f"the program ended with status {status}: {last or 'it said nothing'}")
+            raise NoAnswer(f"the program ended with status {status}: {last or 'it problem nothing'}")
         return out.strip()
 
     async def _end(self, process: asyncio.subprocess.Process, container: str) -> None:

@@ -95,22 +95,22 @@ class _ChatPlay(EpisodeDriver):
         while True:
             try:
                 with self.engine_at_work():
-                    said = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
+                    chat_turn = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
             except ContextFull:
                 return StopReason.MAX_TOKENS
-            text = written(said, self.parser)
-            completion = Completion(token_ids=(), logprobs=(), finish_reason=said.finish_reason)
+            text = written(chat_turn, self.parser)
+            completion = Completion(token_ids=(), logprobs=(), finish_reason=chat_turn.finish_reason)
             outcome = await self.step(Turn(prompt_ids=(), completion=completion, text=text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
             if outcome.history:
                 self.open(outcome.history, tools)
             else:
-                self.dialogue += exchange(said, text, outcome._replace(messages=for_server(outcome.messages)))
+                self.dialogue += exchange(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
-        told = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
-        self.dialogue = tools_as_user(told)
+        shown = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
+        self.dialogue = tools_as_user(shown)
         if tools and not self.native:
             self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
 
@@ -128,7 +128,7 @@ class _ChatPlay(EpisodeDriver):
         return parser
 
 
-def written(said: ChatTurn, parser: ToolParser) -> str:
+def written(chat_turn: ChatTurn, parser: ToolParser) -> str:
     """The turn as one text, calls in the environment's format.
 
     >>> from turntree.agents.engines.protocol import FinishReason
@@ -136,12 +136,12 @@ def written(said: ChatTurn, parser: ToolParser) -> str:
     >>> written(ChatTurn(content="Let me see.", calls=(call,), finish_reason=FinishReason.STOP), HermesParser())
     'Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n</tool_call>'
     """
-    calls = [parser.format_call(call) for call in said.calls]
-    whole = "\n".join([*filter(None, [said.content]), *calls])
+    calls = [parser.format_call(call) for call in chat_turn.calls]
+    whole = "\n".join([*filter(None, [chat_turn.content]), *calls])
     # Words may hold marks of the format, and some formats have calls alone in a turn.
     for text in (whole, "\n".join(calls), "; ".join(calls)):
         read = parser.parse(text).calls
-        if [_call(one) for one in read[len(read) - len(calls) :]] == [_call(one) for one in said.calls]:
+        if [_call(one) for one in read[len(read) - len(calls) :]] == [_call(one) for one in chat_turn.calls]:
             return text
     return whole
 
@@ -150,7 +150,7 @@ def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
     return call.name, dict(call.arguments)
 
 
-def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
+def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
     """The turn and the environment's answer as messages of the next request.
 
     Calls that the server parsed go back as calls, each with its answer; if they and the answers do not match
@@ -158,7 +158,7 @@ def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, 
     """
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     others = [message for message in outcome.messages if message["role"] != "tool"]
-    ids = [call.id or f"call{number:05d}" for number, call in enumerate(said.calls)]
+    ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]
     if not ids or not len(ids) == len(outcome.calls) == len(answers):
         return [{"role": "assistant", "content": text}, *tools_as_user([dict(one) for one in outcome.messages])]
     calls = [
@@ -167,10 +167,10 @@ def exchange(said: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, 
             "id": name,
             "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
         }
-        for name, call in zip(ids, said.calls, strict=True)
+        for name, call in zip(ids, chat_turn.calls, strict=True)
     ]
     return [
-        {"role": "assistant", "content": said.content, "tool_calls": calls},
+        {"role": "assistant", "content": chat_turn.content, "tool_calls": calls},
         *(
             {"role": "tool", "tool_call_id": name, "content": answer["content"]}
             for name, answer in zip(ids, answers, strict=True)

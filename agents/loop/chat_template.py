@@ -94,8 +94,8 @@ class ChatTemplate:
     @functools.cached_property
     def later_system(self) -> bool:
         """Whether a system message may stand behind an answer."""
-        said = {"role": "assistant", "content": SAID}
-        return self._shows([ASKED, said, {"role": "system", "content": _TOLD}, ASKED], SAID, _TOLD)
+        answer = {"role": "assistant", "content": SAID}
+        return self._shows([ASKED, answer, {"role": "system", "content": _TOLD}, ASKED], SAID, _TOLD)
 
     @functools.cached_property
     def user_after_user(self) -> bool:
@@ -184,9 +184,9 @@ class ChatTemplate:
     @functools.cached_property
     def marks(self) -> Marks:
         """Special tokens, and other added ones that the template writes around messages."""
-        said = {"role": "assistant", "content": SAID}
+        answer = {"role": "assistant", "content": SAID}
         system = [{"role": "system", "content": _TOLD}] if self.system else []
-        shown = self._try([*system, ASKED, said, ASKED])
+        shown = self._try([*system, ASKED, answer, ASKED])
         if self.tool_role is not ToolRole.AS_USER:
             shown += self.after_answer([{"role": "tool", "content": _HEARD}])
         texts = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.tokenizer.all_special_ids]
@@ -337,8 +337,8 @@ class ChatTemplate:
             return ""
 
     def _after_dummy(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        said = {"role": "assistant", "content": SAID}
-        text = self.render([ASKED, said, *messages], generation_prompt=generation_prompt)
+        answer = {"role": "assistant", "content": SAID}
+        text = self.render([ASKED, answer, *messages], generation_prompt=generation_prompt)
         _, found, after = text.partition(SAID)
         if not found:
             raise RenderError(f"the chat template drops the text of an assistant message; it rendered {text!r}")

@@ -1,6 +1,6 @@
 """A customer whose words a language model samples, for the environments of customer service.
 
-Invariant: the words depend on the seed, the task and what was said, if the model's engine keeps to its seeds; and they
+Invariant: the words depend on the seed, the task and the dialogue, if the model's engine keeps to its seeds; and they
 are messages of the user like any other, so that no policy is trained on them. What the engine raises, and a customer
 who says nothing, is a failure of the episode and no verdict.
 """
@@ -67,10 +67,10 @@ class EngineCustomer:
             SpeakerSilent: If its engine gave the turn up.
             TimeoutError: If it takes too long.
         """
-        said = self._say(task, ())
-        if said is None:
+        reply = self._say(task, ())
+        if reply is None:
             raise CustomerSilent(f"the customer of {task.id} left before saying anything")
-        return said
+        return reply
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
         """The answer to the agent's last message, ``None`` to leave; blocks, and raises as ``open``."""
@@ -82,19 +82,19 @@ class EngineCustomer:
         digest = hashlib.blake2b(task.id.encode(), digest_size=8).digest()
         seed = derive_seed(self.seed, int.from_bytes(digest), len(messages))
         speaking = self.speaker.say(messages, replace(self.sampling, seed=seed))
-        said = without_thoughts(self.thread.call(asyncio.wait_for(speaking, self.seconds)).text)[0].strip()
-        if LEAVE in said:
+        reply = without_thoughts(self.thread.call(asyncio.wait_for(speaking, self.seconds)).text)[0].strip()
+        if LEAVE in reply:
             return None
-        if not said:
+        if not reply:
             raise CustomerSilent(f"the customer of {task.id} said nothing")
-        return said
+        return reply
 
 
 def as_heard(dialogue: Sequence[Message]) -> list[dict[str, str]]:
     """A dialogue as the customer knows it: without tools, the customer's own messages being the assistant's.
 
     Args:
-        dialogue: Messages of an environment. A turn that tools answer is not said to the customer.
+        dialogue: Messages of an environment. A turn that tools answer is not shown to the customer.
     """
     heard = []
     for number, message in enumerate(dialogue, start=1):

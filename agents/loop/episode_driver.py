@@ -104,9 +104,9 @@ class EpisodeDriver:
 
     async def step(self, turn: Turn, answer: Awaitable[tuple[Any, ...]] | None = None) -> StepOutcome:
         """Give the turn to the environment, or whoever answers for it, and record the answer."""
-        said = Message(role=Role.ASSISTANT, content=turn.text)
+        message = Message(role=Role.ASSISTANT, content=turn.text)
         self.turns.append(turn)
-        self.messages.append(said)
+        self.messages.append(message)
         _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))

@@ -126,7 +126,7 @@ class Renderer:
             list(token_ids), skip_special_tokens=not special_tokens, clean_up_tokenization_spaces=False
         )
 
-    def said(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
+    def turn_text(self, token_ids: Sequence[int], *, special_tokens: bool = False) -> str:
         """A turn as the model's whole message: what the prompt opened of a thought, then the text of ``token_ids``."""
         return self.template.opened + self.decode(token_ids, special_tokens=special_tokens)
 

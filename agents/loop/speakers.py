@@ -61,7 +61,7 @@ class EngineSpeaker:
         completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
         if completion.finish_reason is FinishReason.ABORT:
             raise SpeakerSilent("the engine of the model that speaks gave its message up")
-        return Said(self.renderer.said(completion.token_ids), completion.finish_reason is FinishReason.STOP)
+        return Said(self.renderer.turn_text(completion.token_ids), completion.finish_reason is FinishReason.STOP)
 
 
 class ServerSpeaker:

@@ -129,7 +129,7 @@ class OvertakenEpisode:
         return turn
 
     def _leave(self) -> None:
-        """End the attempt: what it has said so far is to be judged first."""
+        """End the attempt: its turns so far are to be judged first."""
         self._overtaken = True
         raise asyncio.CancelledError("the weights were updated")
 
@@ -157,7 +157,7 @@ class OvertakenEpisode:
         self._drop(place)
 
     def _drop(self, place: int) -> None:
-        """Throw the turns from ``place`` on away: they were said to something else."""
+        """Throw the turns from ``place`` on away: they answered something else."""
         self.counts.dropped += sum(len(turn.token_ids) for _, turn in self._asked[place:])
         if self._begun is not None:
             self.counts.dropped += len(self._begun[1])

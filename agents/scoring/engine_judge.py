@@ -119,12 +119,12 @@ class EngineJudge:
     async def _vote(self, asked: str, key: str, number: int) -> int | None:
         seed = derive_seed(self.seed, int(key, 16), number)
         try:
-            said = await self.speaker.say([{"role": "user", "content": asked}], replace(self.sampling, seed=seed))
+            reply = await self.speaker.say([{"role": "user", "content": asked}], replace(self.sampling, seed=seed))
         except SpeakerSilent:
             return None
-        if not said.whole:  # the last number may be half of one
+        if not reply.whole:  # the last number may be half of one
             return None
-        return read_grade(said.text, key, self.criteria)
+        return read_grade(reply.text, key, self.criteria)
 
 
 def _asked(sample: Sample, key: str, scale: Criteria) -> str:

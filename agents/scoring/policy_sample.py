@@ -29,14 +29,14 @@ def policy_sample(episode: Episode) -> Sample:
     """
     task = episode.task
     own: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
-    said = [message for message in episode.messages if message.role is Role.ASSISTANT]
+    answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
     return Sample(
         turns=tuple(turn.text for turn in episode.turns),
         gold=task.answer if task is not None else "",
         question=task.prompt if task is not None else "",
         data_source=task.data_source if task is not None else "",
         task_id=task.id if task is not None else "",
-        tool_calls=sum(len(message.tool_calls) for message in said),
+        tool_calls=sum(len(message.tool_calls) for message in answers),
         tool_errors=sum(map(_is_tool_error, episode.messages)),
         truncated=episode.stop_reason.is_truncated(),
         answered=not episode.turns or not _calls_tool(episode),
@@ -47,8 +47,8 @@ def policy_sample(episode: Episode) -> Sample:
 def _calls_tool(episode: Episode) -> bool:
     """Whether the last turn was taken as a tool call, a malformed one included."""
     answered_by_tool = any(message.role is Role.TOOL for message in episode.turns[-1].observation)
-    said = [message for message in episode.messages if message.role is Role.ASSISTANT]
-    return answered_by_tool or bool(said and said[-1].tool_calls)
+    answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
+    return answered_by_tool or bool(answers and answers[-1].tool_calls)
 
 
 def _is_tool_error(message: Message) -> bool:

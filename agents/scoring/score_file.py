@@ -146,7 +146,7 @@ def scored_to_dict(scored: Scored) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    return json_lines(path, lambda number, said: RowError(f"{path}, line {number}: {said}"))
+    return json_lines(path, lambda number, problem: RowError(f"{path}, line {number}: {problem}"))
 
 
 def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
@@ -172,8 +172,8 @@ def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:
 
 def _first_question(messages: Any) -> str:
     """The user's first message, if it is plain text."""
-    said = [message.get("content") for message in messages or () if message.get("role") == "user"]
-    return said[0] if said and isinstance(said[0], str) else ""
+    problem = [message.get("content") for message in messages or () if message.get("role") == "user"]
+    return problem[0] if problem and isinstance(problem[0], str) else ""
 
 
 def _turns(row: Mapping[str, Any], where: str, fields: Fields) -> tuple[str, ...]:
@@ -205,11 +205,11 @@ def _ends_with_a_call(messages: Any) -> bool:
     """Whether the policy was cut off between a tool call and an answer."""
     if not messages:
         return False
-    said = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
-    if not said:
+    problem = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not problem:
         return False
-    after = messages[said[-1] + 1 :]
-    return bool(messages[said[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
+    after = messages[problem[-1] + 1 :]
+    return bool(messages[problem[-1]].get("tool_calls")) or any(message.get("role") == "tool" for message in after)
 
 
 def _wrong(where: str, name: str, expected: str, row: Mapping[str, Any]) -> RowError:

@@ -1,7 +1,7 @@
 """verl on a machine without an accelerator: the CPU as a verl platform.
 
 verl queries its platform for everything that depends on the device. This one
-answers for the CPU; Ray is told to pretend one GPU per worker (``num_gpus``), as
+answers for the CPU; Ray is made to pretend one GPU per worker (``num_gpus``), as
 verl's resource pools count nothing else. It does not make verl's GPU-only code
 run: changes to verl itself are in ``patches``.
 """

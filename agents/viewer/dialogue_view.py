@@ -76,18 +76,18 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
         if turn is None:
             made.append(Bubble(role=message.role, text=message.content))
             continue
-        said = turn.completion
-        flags = said.accepted or (False,) * len(said.token_ids)
+        completion = turn.completion
+        flags = completion.accepted or (False,) * len(completion.token_ids)
         pieces = tuple(
             Piece(decode(token), accepted, math.exp(logprob))
-            for token, accepted, logprob in zip(said.token_ids, flags, said.logprobs, strict=True)
+            for token, accepted, logprob in zip(completion.token_ids, flags, completion.logprobs, strict=True)
         )
         made.append(
             Bubble(
                 role=message.role,
                 text=message.content,
                 pieces=pieces,
-                verify_steps=said.draft.verify_steps,
+                verify_steps=completion.draft.verify_steps,
             )
         )
     return made

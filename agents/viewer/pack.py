@@ -123,19 +123,19 @@ def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
 
 
 def _turn(turn: Turn, context: tuple[int, ...], key: str) -> dict[str, Any]:
-    said = turn.completion
+    completion = turn.completion
     return {
         "state": key,
         "added": list(turn.prompt_ids[len(context) :]),
-        "ids": list(said.token_ids),
-        "logprobs": [round(value, 3) for value in said.logprobs],
-        "accepted": "".join("01"[flag] for flag in said.accepted),
-        "levels": said.levels,
+        "ids": list(completion.token_ids),
+        "logprobs": [round(value, 3) for value in completion.logprobs],
+        "accepted": "".join("01"[flag] for flag in completion.accepted),
+        "levels": completion.levels,
         "reward": turn.reward,
-        "drafted": said.draft.drafted,
-        "steps": said.draft.verify_steps,
-        "cached": said.cached_tokens,
+        "drafted": completion.draft.drafted,
+        "steps": completion.draft.verify_steps,
+        "cached": completion.cached_tokens,
         "prompt": len(turn.prompt_ids),
-        "finish": str(said.finish_reason),
-        "weights": said.weights_version,
+        "finish": str(completion.finish_reason),
+        "weights": completion.weights_version,
     }

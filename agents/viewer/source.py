@@ -107,8 +107,8 @@ class Source:
 def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
     """The figures of each line, which are those of its entry ``within`` where that is named."""
 
-    def refuse(number: int, said: str) -> RecordError:
-        return RecordError(f"{path}, line {number}: {said}")
+    def refuse(number: int, problem: str) -> RecordError:
+        return RecordError(f"{path}, line {number}: {problem}")
 
     if not path.exists():
         return

@@ -40,8 +40,8 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
         if task is None:
             task = of
         if of == task and turn < len(record.episode.turns):
-            said = record.episode.turns[turn]
-            by_prompt[said.prompt_ids].append(said.completion.token_ids)
+            turn_here = record.episode.turns[turn]
+            by_prompt[turn_here.prompt_ids].append(turn_here.completion.token_ids)
     if task not in seen:
         raise RecordError(f"no episode of task {task!r}; there are, for example, {', '.join(list(seen)[:3])}")
     if not by_prompt:

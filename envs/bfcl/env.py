@@ -143,12 +143,12 @@ class BFCL(Env):
         if self._turn == len(questions):
             rewards = {"state": float(self._state_right), "calls": float(self._calls_right)}
             return Reply(reward=rewards["state"] * rewards["calls"], done=True, rewards=rewards)
-        said = questions[self._turn]
+        question = questions[self._turn]
         new = [TOOLS[name] for name, turn in facts["later"].items() if turn == self._turn]
         if new:
             revealed = f"From now on you can call these tools too:\n{written(new, self._documents)}"
-            said = f"{revealed}\n{said or 'Please do now what could not be done without them.'}"
-        return Reply(messages=[Message(role=Role.USER, content=said)])
+            question = f"{revealed}\n{question or 'Please do now what could not be done without them.'}"
+        return Reply(messages=[Message(role=Role.USER, content=question)])
 
     def _begin(self) -> None:
         self._turn = 0

@@ -56,7 +56,7 @@ def expected(task: Task, executor: ToolExecutor) -> list[Expected]:
 
 
 def results_in(dialogue: Sequence[Message]) -> list[Any]:
-    """What the tools have said to the policy."""
+    """What the tools have returned to the policy."""
     return [_value(message) for message in dialogue if message.role is Role.TOOL and message.name]
 
 

@@ -48,7 +48,7 @@ def _task(row: Row, path: list[list[Call]], world: Mapping[str, Any], split: str
     unknown = sorted(set(apis) - set(APIS))
     if unknown:
         raise DataError(f"{row.where}: the field 'involved_classes' names {unknown[0]!r}; known are {', '.join(APIS)}")
-    questions = ["\n\n".join(said["content"] for said in turn) for turn in _field(row, "question", list)]
+    questions = ["\n\n".join(message["content"] for message in turn) for turn in _field(row, "question", list)]
     if len(questions) != len(path) or not questions[0]:
         raise DataError(f"{row.where}: each turn needs its question and its calls, and the first says something")
     return Task(

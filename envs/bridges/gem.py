@@ -57,15 +57,15 @@ class Gem(Env):
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise EnvError(f"gem cannot set up {self._id} here: {reason}") from error
-        return [_said(observation, info)]
+        return [_message(observation, info)]
 
     def reply(self, message: Message) -> Reply:
         """Take one step."""
         with self._random():
             observation, reward, terminated, truncated, info = self._played.step(message.content)
         done = bool(terminated or truncated)
-        said = [] if done and observation == _terminal() else [_said(observation, info)]
-        return Reply(messages=said, reward=float(reward), done=done, rewards={"gem": float(reward)})
+        messages = [] if done and observation == _terminal() else [_message(observation, info)]
+        return Reply(messages=messages, reward=float(reward), done=done, rewards={"gem": float(reward)})
 
 
 def gem_environment(make: Callable[[], Env]) -> type[Any]:
@@ -109,7 +109,7 @@ def gem_environment(make: Callable[[], Env]) -> type[Any]:
     return GemEnvironment
 
 
-def _said(observation: Any, info: Mapping[str, Any]) -> Message:
+def _message(observation: Any, info: Mapping[str, Any]) -> Message:
     parts = (info.get("prefix"), observation, info.get("suffix"))
     return Message(role=Role.USER, content="\n".join(str(part).strip() for part in parts if part))
 

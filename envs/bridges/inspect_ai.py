@@ -52,11 +52,11 @@ def _solver(make: Callable[[], Env]) -> Any:
                 tools, total, over = _described(info["tools"]), 0.0, False
                 while not over:
                     state.output = await models.get_model().generate(state.messages, tools=tools)
-                    said = state.output.message
-                    _, reward, terminated, truncated, info = await asyncio.to_thread(env.step, _text(env, said))
+                    message = state.output.message
+                    _, reward, terminated, truncated, info = await asyncio.to_thread(env.step, _text(env, message))
                     require_verdict(info)
-                    ids = [call.id for call in said.tool_calls or ()]
-                    state.messages += [said, *inspect_messages(info["messages"], ids)]
+                    ids = [call.id for call in message.tool_calls or ()]
+                    state.messages += [message, *inspect_messages(info["messages"], ids)]
                     total, over = total + reward, terminated or truncated
                 kept = {"reward": total, "rewards": info["rewards"], "stop_reason": info["stop_reason"]}
                 state.store.set(_PLAYED, kept)

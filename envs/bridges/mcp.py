@@ -24,8 +24,8 @@ class McpTools(Toolset):
 
     Every episode opens its own connection at its first call, and so has its own server state where the server
     keeps it by connection. ``server`` is ``mcp.StdioServerParameters`` of a command, or what ``mcp.Client`` takes: a
-    URL, a server object. A call that the server rejects is told to the policy. A server that is gone, or that does not
-    answer in time, is a failure of the infrastructure.
+    URL, a server object. The error of a call that the server rejects goes to the policy. A server that is gone, or that
+    does not answer in time, is a failure of the infrastructure.
     """
 
     def __init__(self, server: Any, *, seconds: float = 30.0) -> None:

@@ -38,7 +38,7 @@ class Row:
     tasks: int
     """Tasks to which it applies."""
     paid: Mapping[str, str]
-    """What it said, by the ids of the tasks that paid it; luck is left out."""
+    """Its texts, by the ids of the tasks that paid it; luck is left out."""
     lucky: int
     """Tasks that paid a guess which is the right answer."""
     refused: tuple[str, ...]
@@ -59,7 +59,7 @@ class Attack:
     tasks: int
     """Tasks that were attacked."""
     nothing: Mapping[str, float]
-    """Mean of the reward and of each of its named components where nothing is said."""
+    """Mean of the reward and of each of its named components of an empty answer."""
     rows: tuple[Row, ...]
     """Of the policies that apply to a task."""
     not_applicable: tuple[str, ...]
@@ -136,8 +136,8 @@ def _tasks(env: Env, count: int) -> list[Task]:
         try:
             tasks.append(env.task(index))
         except (IndexError, KeyError) as error:
-            said = f"task({index}) raised {type(error).__name__}: {error}"
-            raise DataError(f"{said}; num_tasks, now {env.num_tasks}, says how many tasks there are") from error
+            line = f"task({index}) raised {type(error).__name__}: {error}"
+            raise DataError(f"{line}; num_tasks, now {env.num_tasks}, says how many tasks there are") from error
     return tasks
 
 
@@ -191,8 +191,8 @@ def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
 
 
 def _short(attempt: Attempt) -> str:
-    said = " | ".join(turn if isinstance(turn, str) else "(what the environment said)" for turn in attempt.turns)
-    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
+    line = " | ".join(turn if isinstance(turn, str) else "(what the environment said)" for turn in attempt.turns)
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
 
 def _components(outcomes: Sequence[Outcome]) -> dict[str, float]:

@@ -133,12 +133,12 @@ def json_lines(
         try:
             value = parse_json(line.decode("utf-8", "surrogatepass" if halves else "strict"))
         except ValueError as error:
-            said = f"expected one JSON object a line, got bad JSON, {line[:60]!r} ({error})"
-            raise refuse(number, said) from error
+            problem = f"expected one JSON object a line, got bad JSON, {line[:60]!r} ({error})"
+            raise refuse(number, problem) from error
         if not isinstance(value, dict):
             raise refuse(number, f"expected one JSON object a line, got {type(value).__name__}")
-        if not halves and (said := half_in(value, line)):
-            raise refuse(number, said)
+        if not halves and (problem := half_in(value, line)):
+            raise refuse(number, problem)
         yield number, value
 
 

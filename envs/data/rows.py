@@ -150,8 +150,8 @@ def file_rows(path: Path) -> FileRows:
 
 
 def _read_jsonl(path: Path) -> Iterator[Row]:
-    def refuse(number: int, said: str) -> DataError:
-        return DataError(f"{path}:{number}: {said}")
+    def refuse(number: int, problem: str) -> DataError:
+        return DataError(f"{path}:{number}: {problem}")
 
     for number, fields in json_lines(path, refuse, halves=False):
         yield Row(where=f"{path}:{number}", fields=fields)

@@ -140,13 +140,15 @@ class Container:
             given = subprocess.run(
                 [self._docker, "cp", "-", f"{other.name}:{parent}"], stdin=out.stdout, capture_output=True, check=False
             )
-            said = out.stderr.read() if out.stderr else b""
+            output = out.stderr.read() if out.stderr else b""
         if out.returncode == 0 and given.returncode:
             raise SandboxError(
                 f"{path} cannot be copied to the container of the tests: {given.stderr[-500:].decode(errors='replace')}"
             )
-        if out.returncode and not _NO_FILE.search(said):
-            raise SandboxError(f"{path} cannot be copied out of the container: {said[-500:].decode(errors='replace')}")
+        if out.returncode and not _NO_FILE.search(output):
+            raise SandboxError(
+                f"{path} cannot be copied out of the container: {output[-500:].decode(errors='replace')}"
+            )
 
     def _ask(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:
         return run_docker([self._docker, *words], check=check)
@@ -195,6 +197,6 @@ def run_docker(
             f"cannot run {line[0]!r}: {error}; install Docker, or Podman and give docker='podman'"
         ) from error
     if check and ran.returncode:
-        said = (ran.stderr or ran.stdout).decode(errors="replace").strip()
-        raise SandboxError(f"'{' '.join(line[:2])}' failed: {said[-500:]}")
+        output = (ran.stderr or ran.stdout).decode(errors="replace").strip()
+        raise SandboxError(f"'{' '.join(line[:2])}' failed: {output[-500:]}")
     return ran

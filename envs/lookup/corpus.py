@@ -87,7 +87,9 @@ def library() -> Any:
         import bm25s
     except ImportError as error:
         raise MissingExtra("searching needs bm25s; install it with: " + pip_install('"turntree[search]"')) from error
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG for itself, and would be heard everywhere
+    logging.getLogger("bm25s").setLevel(
+        logging.WARNING
+    )  # it sets DEBUG for itself, which every other logger would print
     return bm25s
 
 

@@ -104,10 +104,10 @@ class Search(Env):
 
     def reply(self, message: Message) -> Reply:
         """Compare the answer and end the episode."""
-        said = extract(message.content).found
+        boxed = extract(message.content).found
         task = self.current_task
         answers = task.metadata.get("answers", [task.answer])
-        right = float(said is not None and not said.prose and _plain(said.text) in map(_plain, answers))
+        right = float(boxed is not None and not boxed.prose and _plain(boxed.text) in map(_plain, answers))
         return Reply(reward=right, done=True, rewards={"correct": right})
 
     @tool(deterministic=True)

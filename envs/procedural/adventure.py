@@ -98,14 +98,14 @@ class Adventure(Env):
         command = {"look": self._look, "inventory": self._inventory}.get(verb)
         with_word = {"go": self._go, "take": self._take, "drop": self._drop, "unlock": self._unlock}.get(verb)
         if command is not None:
-            said = command()
+            shown = command()
         elif with_word is not None and rest:
-            said = with_word(rest.removeprefix("the ").strip())
+            shown = with_word(rest.removeprefix("the ").strip())
         else:
-            said = f"That is no command. {_HELP}"
+            shown = f"That is no command. {_HELP}"
         won = TREASURE in self.carried
         rewards = {"won": 1.0} if won else {}
-        return Reply(messages=[Message(role=Role.USER, content=said)], reward=float(won), done=won, rewards=rewards)
+        return Reply(messages=[Message(role=Role.USER, content=shown)], reward=float(won), done=won, rewards=rewards)
 
     @property
     def _exits(self) -> dict[str, str]:

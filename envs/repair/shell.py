@@ -43,12 +43,12 @@ os.mkdir(programs)
 for name in ("python", "python3"):
     os.symlink(sys.executable, os.path.join(programs, name))
 environment = {**os.environ, "PATH": programs + ":" + os.environ["PATH"], "PYTHONHASHSEED": "0"}
-with open("said", "w+b") as said:
+with open("output", "w+b") as output:
     command = [shutil.which("bash") or "/bin/sh", "-c", given["command"]]
-    streams = {"stdin": subprocess.DEVNULL, "stdout": said, "stderr": subprocess.STDOUT}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
     code = subprocess.run(command, cwd=work, env=environment, **streams).returncode
-    said.seek(0)
-    text = said.read().decode("utf-8", "replace").replace(work + "/", "")
+    output.seek(0)
+    text = output.read().decode("utf-8", "replace").replace(work + "/", "")
 files, left_out, size = {}, [], 0
 for folder, folders, names in os.walk(work):
     folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -64,8 +64,8 @@ for folder, folders, names in os.walk(work):
         except UnicodeDecodeError:
             left_out.append(path)
 first, end = text[:given["shown"]], text[given["shown"]:][-given["shown"]:]
-said = {"code": code, "text": first, "end": end, "length": len(text), "size": size, "left_out": left_out[:9]}
-print("\\n" + json.dumps({**said, "files": files if size <= given["most"] else {}}))
+result = {"code": code, "text": first, "end": end, "length": len(text), "size": size, "left_out": left_out[:9]}
+print("\\n" + json.dumps({**result, "files": files if size <= given["most"] else {}}))
 """
 
 
@@ -94,8 +94,8 @@ def run_command(runner: CodeRunner, command: str, files: Mapping[str, str]) -> R
     given = {"command": command, "files": dict(files), "most": MOST_BYTES, "shown": _SHOWN // 2}
     result = runner.run(WRITE_FILES.format(given=json.dumps(given)) + _RUN)
     if not result.ok:
-        said = result.error.strip().splitlines() or ["it was ended"]
-        raise ToolError(f"the command failed: {said[-1]}{_BEFORE}")
+        lines = result.error.strip().splitlines() or ["it was ended"]
+        raise ToolError(f"the command failed: {lines[-1]}{_BEFORE}")
     try:
         report = json.loads(result.stdout.rstrip("\n").rpartition("\n")[2])
         return Ran(text=_shown(report), files=check_files(report["files"], size=int(report["size"])))
@@ -108,7 +108,7 @@ def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
 
     Args:
         files: Text by path, relative to the workspace.
-        size: Bytes that they are said to have, where they are left out because they are too many.
+        size: Their reported bytes, where they are left out because they are too many.
 
     Raises:
         ToolError: If it has too many files or bytes, a path that leads out of it, or text that UTF-8 does not have.
@@ -127,7 +127,7 @@ def check_files(files: Any, *, size: int = 0) -> dict[str, str]:
 
 
 def _shown(report: Mapping[str, Any]) -> str:
-    """What a command said, without how long tests took, so that it says the same twice."""
+    """A command's output without the duration of tests, so that the same run prints the same twice."""
     half = _SHOWN // 2
     text, end, cut = str(report["text"])[:half], str(report["end"])[-half:], int(report["length"]) - _SHOWN
     text = _TIME.sub(r"\1", (f"{text}\n[... {cut} characters left out ...]\n{end}" if cut > 0 else text + end).rstrip())

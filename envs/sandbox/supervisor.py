@@ -102,13 +102,13 @@ class Supervisor:
             self.config["folder"] = tempfile.mkdtemp(prefix="turntree-sandbox-")
         self.worker = worker.start(self.config, namespaces=self.namespaces)
         try:
-            said = frames.read(self.worker.results)
+            report = frames.read(self.worker.results)
         except frames.Closed:
-            said = {"failed": "the worker died before it was confined"}
-        if "failed" in said:
+            report = {"failed": "the worker died before it was confined"}
+        if "failed" in report:
             self.stop()
-            return str(said["failed"])
-        self.network, self.files = said["network"], said["files"]
+            return str(report["failed"])
+        self.network, self.files = report["network"], report["files"]
         self.worker = self.worker.seen()
         return ""
 
@@ -128,7 +128,7 @@ class _Run:
         self.kept = {at_work.stdout: bytearray(), at_work.stderr: bytearray()}
         self.dropped = 0
         self.killed_for = ""
-        self.said: dict[str, Any] | None = None
+        self.report: dict[str, Any] | None = None
         self.exit_code: int | None = None
         self._heard = frames.Collector(_said_bytes(self.limits["output_bytes"]))
         self._end = time.monotonic() + self.limits["seconds"]
@@ -163,7 +163,7 @@ class _Run:
             while not self._has_exited():
                 now = time.monotonic()
                 if now >= self._end:
-                    return _CHANNEL if self.said is not None and self.session else "timeout"
+                    return _CHANNEL if self.report is not None and self.session else "timeout"
                 if now >= watched + _WATCH_SECONDS:
                     watched = now
                     if reason := self._exceeded():
@@ -180,9 +180,9 @@ class _Run:
                             selector.unregister(key.fd)
                     elif key.fd in self.kept and not self._take(key.fd):
                         selector.unregister(key.fd)
-                if self.said and self.session:
+                if self.report and self.session:
                     return ""
-        if self.said is None:
+        if self.report is None:
             with contextlib.suppress(BlockingIOError):
                 self._hear()
         return ""
@@ -202,12 +202,12 @@ class _Run:
         patience = _END_SECONDS  # of a session, for a worker that is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
-            self.said = self._heard.take(data) if data else {}
+            self.report = self._heard.take(data) if data else {}
         except frames.Closed:
-            self.said, patience = {}, 0.0
-        if self.said == {} and self.session:
+            self.report, patience = {}, 0.0
+        if self.report == {} and self.session:
             self._end = min(self._end, time.monotonic() + patience)
-        return self.said is not None
+        return self.report is not None
 
     def _has_exited(self) -> bool:
         if self.exit_code is None:
@@ -247,15 +247,15 @@ class _Run:
 
     def _verdict(self) -> tuple[str, str]:
         """Status and error of the run."""
-        said = self.said or {}
-        told = str(said.get("status"))
+        report = self.report or {}
+        outcome = str(report.get("status"))
         if self.killed_for:
             status, reason = self._explain(self.killed_for)
-            return status, "\n".join(filter(None, (str(said.get("error", "")), reason)))
-        if self.exit_code is None and told == "ok":
+            return status, "\n".join(filter(None, (str(report.get("error", "")), reason)))
+        if self.exit_code is None and outcome == "ok":
             return "ok", ""
-        if self.exit_code in (None, 0, 1) and told in ("error", "memory"):
-            return told, str(said.get("error", ""))[-self.limits["output_bytes"] :]
+        if self.exit_code in (None, 0, 1) and outcome in ("error", "memory"):
+            return outcome, str(report.get("error", ""))[-self.limits["output_bytes"] :]
         if self.exit_code is None:
             return self._explain(_CHANNEL)
         if self.exit_code == 0:

@@ -83,8 +83,8 @@ def _records(file: Path) -> dict[str, Record]:
     for where, (key, value) in pairs.items():
         if not isinstance(value, dict):
             raise DataError(f"{where}: the field 'value' must be an object, got {value!r:.80}")
-        if said := half_in([key, value]):
-            raise DataError(f"{where}: {said}")
+        if problem := half_in([key, value]):
+            raise DataError(f"{where}: {problem}")
         records[key] = value
     if not records:
         raise DataError(f"{file}: expected records by key, got none")

@@ -168,12 +168,12 @@ class DraftSwitch:
         settled = self._same > self._lag
         if drafted or not settled:
             self._weigh(rows, emitted, seconds, prompt_tokens, learns=drafted and settled)
-            told = True
+            measured = True
         else:
             if self._same == self._lag + 1:
                 self.plain.begin()
-            told = self.plain.observe(rows, seconds, prompt_tokens)
-        if settled and drafted == self._on and told:
+            measured = self.plain.observe(rows, seconds, prompt_tokens)
+        if settled and drafted == self._on and measured:
             self._left -= 1
             if self._left <= 0 and not self._on:
                 self._renew(rows)

@@ -83,15 +83,15 @@ class PlainSeconds:
         self._touched.clear()
 
     def observe(self, rows: int, seconds: float, prompt_tokens: int) -> bool:
-        """Count a step without drafts; returns whether it told something. ``settle`` makes it count."""
-        told = self.tells(rows, prompt_tokens)
+        """Count a step without drafts; returns whether it measured something. ``settle`` makes it count."""
+        measured = self.tells(rows, prompt_tokens)
         rate = self.by_prompt_token
         self._see_prompts(prompt_tokens, seconds - self.seconds(rows))
-        if told:
+        if measured:
             kind = (rows - 1).bit_length()
             self._steps.setdefault(kind, deque(maxlen=_STEPS)).append((rows, max(seconds - rate * prompt_tokens, 0.0)))
             self._touched.add(kind)
-        return told
+        return measured
 
     def _see_prompts(self, tokens: int, rest: float) -> None:
         self._weight = _KEPT * self._weight + 1

@@ -62,13 +62,13 @@ class TurnBatch:
             [places.setdefault(text, len(places)) for text in (state.task, state.tools, state.env)] for state in states
         ]
         arrays = [np.asarray(turn, np.int32) for turn in turns]
-        said = np.concatenate([np.zeros(0, np.int32), *arrays])
+        flat = np.concatenate([np.zeros(0, np.int32), *arrays])
         return cls(
             texts=tuple(places),
             exact=np.array([state.exact for state in states], np.uint64),
             names=np.array(names, np.int32).reshape(-1, 3),
             lengths=np.array([len(turn) for turn in arrays], np.int32),
-            tokens=said.astype(np.uint16) if said.max(initial=0) < 1 << 16 else said,
+            tokens=flat.astype(np.uint16) if flat.max(initial=0) < 1 << 16 else flat,
             tokenizer=tokenizer,
         )
 

@@ -2,7 +2,7 @@
 
 Invariant: a reader gets each turn of the others at most once, and its own never.
 A turn that is sent twice, because an answer was lost, is kept once. When the log
-is full the oldest batches go; a late reader is told how many turns
+is full the oldest batches go; a late reader learns how many turns
 it missed. Not thread-safe, and in the memory of one process.
 """
 

@@ -287,7 +287,7 @@ def grow(
             weigh(current, first, nodes, turn, weights, work)
             for child in range(first, nodes):
                 z = index(child)
-                # never 0, whose logarithm the network could not be told
+                # never 0, whose logarithm the network cannot take as input
                 path[z] = max(path[current] * turn.node_probability[z], _LEAST)
                 if path[z] >= limits.floor:
                     waiting = _wait(z, path, frontier, waiting, 1 if limits.chain else budget - handed)

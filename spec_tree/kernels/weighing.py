@@ -34,7 +34,7 @@ from turntree.spec_tree.kernels.vector import network
 _LOG1P = np.log1p(np.arange(256)).astype(np.float32)
 """Of a count, ``log(1 + count)``; there are fewer than 256 places and nodes to count."""
 _FAINT = np.float32(-6.0)
-"""Log-probability of a path below which the network is not told how faint it is: it has seen none such."""
+"""Log-probability of a path below which the network's input is clipped: it was fitted on none lower."""
 
 
 @inlined

@@ -56,12 +56,12 @@ class Transforms:
             raise ValueError(f"repetition_penalty must be positive, got {self.repetition_penalty}")
 
 
-def said(tokens: Sequence[int] | Ints, vocabulary: int) -> Ints:
+def token_counts(tokens: Sequence[int] | Ints, vocabulary: int) -> Ints:
     """Number of occurrences of each token, shape (vocabulary,)."""
     return np.bincount(np.asarray(tokens, np.int64), minlength=vocabulary).astype(np.int64)
 
 
-def said_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output: Ints) -> Ints:
+def token_counts_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output: Ints) -> Ints:
     """Number of occurrences of each token before the token that follows each node of one tree.
 
     Args:
@@ -80,7 +80,9 @@ def said_on_paths(tokens: NDArray[np.int32], parents: NDArray[np.int32], output:
     return counts
 
 
-def law(logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, output: Ints | None = None) -> Floats:
+def distribution(
+    logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, output: Ints | None = None
+) -> Floats:
     """The policy's probabilities.
 
     Args:
@@ -107,7 +109,7 @@ def law(logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, o
 
 
 def penalise(logits: Floats, transforms: Transforms, prompt: Ints, output: Ints) -> Floats:
-    """Logits after the three penalties; counts of tokens as in ``law``."""
+    """Logits after the three penalties; counts of tokens as in ``distribution``."""
     repeated = (prompt > 0) | (output > 0)
     scale = np.where(logits > 0, 1 / transforms.repetition_penalty, transforms.repetition_penalty)
     logits = np.where(repeated, logits * scale, logits)

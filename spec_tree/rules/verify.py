@@ -243,8 +243,8 @@ def ratio_chain(
 def _normalised(weights: Floats, *, otherwise: Floats) -> Floats:
     """Weights that sum to 1; ``otherwise`` where they are all 0, which no coin reaches."""
     total = weights.sum(-1, keepdims=True)
-    law: Floats = np.where(total > 0, weights / np.where(total > 0, total, 1.0), otherwise)
-    return law
+    probabilities: Floats = np.where(total > 0, weights / np.where(total > 0, total, 1.0), otherwise)
+    return probabilities
 
 
 def _append(levels: list[NDArray], rows: int, alive: Ints, values: NDArray) -> None:  # type: ignore[type-arg]

@@ -254,7 +254,7 @@ PART = 16
 
 @kernel
 def go_on(
-    told: NDArray[np.int32],
+    due: NDArray[np.int32],
     slots: NDArray[np.int32],
     step: int,
     guessed: int,
@@ -270,10 +270,10 @@ def go_on(
     out: Proposals,
     share: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """Pass the held tokens of ``told`` on to the store, then draft for the turns of ``slots`` that sampled in ``step``.
+    """Pass the held tokens of ``due`` on to the store, then draft for the turns of ``slots`` that sampled in ``step``.
 
     Args:
-        told: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
+        due: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
         slots: Slot of each request of the step, -1 for one without, shape (rows,).
         step: Its number.
         guessed: Most tokens of callers' guesses of all turns together.
@@ -293,10 +293,10 @@ def go_on(
         Accepted tokens of the store's drafts, and drafted ones.
     """
     accepted: int = int64(0)
-    for i in range(len(told)):
-        turn = chains.records[told[i]]
+    for i in range(len(due)):
+        turn = chains.records[due[i]]
         if turn.held:
-            new = chains.held[told[i], : turn.held]
+            new = chains.held[due[i], : turn.held]
             accepted += extend(turns[turn.row], new, sources.log, sources.contexts, weights[0], head)
             turn.held = 0
     count = _propose_guesses(slots, step, guessed, limits.budget, chains, out)

@@ -25,8 +25,8 @@ def warm_up() -> None:
     """
     forest, state = SpecForest(ForestConfig(rollouts_per_state=1)), DialogueState(exact=1)
     with SideCompiler() as other:
-        for said in ([1, 2, 3], [1, 2, 4]):
-            forest.insert(state, said)
+        for sampled in ([1, 2, 3], [1, 2, 4]):
+            forest.insert(state, sampled)
         handles = forest.begin([state], [range(64)])
         forest.tree(state)
         for number in range(2, 5):

@@ -23,7 +23,7 @@ from turntree.agents.engines.protocol import Completion, FinishReason, Sampling,
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 CONTEXT = 160
 ATTEMPTS = 30
@@ -73,7 +73,7 @@ class EngineChecks:
         """Without it no test here would notice drafts that are verified one place off."""
         places = np.arange(6)
         logits = policy.logits([PROMPT[:6]] * 2, [places.tolist(), (places + (places > 3)).tolist()])
-        right, wrong = (law(row, Transforms()) for row in logits)
+        right, wrong = (distribution(row, Transforms()) for row in logits)
         assert abs(right - wrong).sum() / 2 > 0.03
 
     async def test_greedy_turns_are_the_models_most_probable_tokens(self, engine: Any, policy: PolicyLaw) -> None:
@@ -114,14 +114,14 @@ class EngineChecks:
         for asked in self.laws:
             turn = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=5, top_logprobs=3, **asked)))
             assert list(turn.token_ids) == policy.seeded(PROMPT, 8, 5, **asked)
-            p = law(policy.along(PROMPT, turn.token_ids)[:-1], Transforms(**asked))
+            p = distribution(policy.along(PROMPT, turn.token_ids)[:-1], Transforms(**asked))
             drawn = np.log(p[range(8), list(turn.token_ids)])
             assert turn.behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
             np.testing.assert_allclose(np.exp(turn.top.logprobs), -np.sort(-p)[:, :3], atol=5e-4)
 
     async def test_given_tokens_are_scored_as_the_model_says(self, engine: Any, policy: PolicyLaw) -> None:
         tokens = (5, 6, 7, 8, 9)
-        p = law(policy.along(PROMPT, tokens), Transforms())
+        p = distribution(policy.along(PROMPT, tokens), Transforms())
         scores = await engine.score(PROMPT, tokens, Sampling(), top=4)
         assert scores.logprobs == pytest.approx(policy.logprobs(PROMPT, tokens), abs=self.exactly)
         assert scores.top.ids.tolist() == (-p).argsort(-1)[:, :4].tolist()

@@ -9,7 +9,7 @@ import torch
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree.rules.noise import exponential
-from turntree.spec_tree.rules.transforms import Transforms, law, said
+from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts
 
 
 def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> np.ndarray:
@@ -19,8 +19,8 @@ def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[i
         logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 :].double().numpy()
     size = logits.shape[-1]
     transforms = Transforms(**{name: getattr(sampling, name) for name in Transforms.__dataclass_fields__})
-    output = np.stack([said(tokens[:i], size) for i in range(len(logits))])
-    return law(logits, transforms, prompt=said(prompt, size), output=output)
+    output = np.stack([token_counts(tokens[:i], size) for i in range(len(logits))])
+    return distribution(logits, transforms, prompt=token_counts(prompt, size), output=output)
 
 
 def plain_tokens(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.rules.noise import exponential
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 
 class PolicyLaw:
@@ -63,7 +63,7 @@ class PolicyLaw:
 
     def logprobs(self, prompt: Sequence[int], tokens: Sequence[int], temperature: float = 1.0) -> list[float]:
         """Of a turn after a prompt, at a temperature alone."""
-        laws = law(self.along(prompt, tokens), Transforms(temperature=temperature))
+        laws = distribution(self.along(prompt, tokens), Transforms(temperature=temperature))
         return np.log(laws[range(len(tokens)), list(tokens)]).tolist()
 
     def greedy(self, prompt: Sequence[int], count: int) -> list[int]:
@@ -73,7 +73,7 @@ class PolicyLaw:
         """The turn of ``count`` tokens that a seed says after ``Transforms``: each place's clock that rings first."""
 
         def first(place: int, logits: NDArray[np.float64]) -> Any:
-            p = law(logits, Transforms(**transforms))[0]
+            p = distribution(logits, Transforms(**transforms))[0]
             clocks = exponential(np.array(seed, np.uint64), np.array(place), np.arange(len(p)))
             return np.divide(clocks, p, out=np.full(len(p), np.inf), where=p > 0).argmin()
 
@@ -94,7 +94,7 @@ class PolicyLaw:
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(count):
             said = list(found)
-            p = law(self.logits([[*prompt, *turn] for turn in said]), Transforms(**transforms))
+            p = distribution(self.logits([[*prompt, *turn] for turn in said]), Transforms(**transforms))
             found = {
                 (*turn, token): found[turn] * float(p[row, token])
                 for (row, turn), token in product(enumerate(said), range(p.shape[1]))
@@ -103,7 +103,7 @@ class PolicyLaw:
         return found
 
 
-def chi_square(drawn: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float], *, least: float = 5.0) -> float:
+def chi_square(drawn: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], *, least: float = 5.0) -> float:
     """The p-value of Pearson's test; cells with fewer than ``least`` expected draws are taken together.
 
     0 where something was drawn that cannot be.
@@ -111,11 +111,11 @@ def chi_square(drawn: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float
     import torch  # in place of scipy, which an environment for GPUs may lack
 
     count = sum(drawn.values())
-    if any(turn not in law for turn in drawn):
+    if any(turn not in expected for turn in drawn):
         return 0.0
     cells: list[tuple[float, float]] = []
     rest_expected = rest_seen = 0.0
-    for turn, p in law.items():
+    for turn, p in expected.items():
         if p * count >= least:
             cells.append((p * count, drawn[turn]))
         else:

@@ -20,7 +20,7 @@ from turntree.agents.engines.protocol import (
 )
 from turntree.spec_tree.rules.monitor import surprise
 from turntree.spec_tree.rules.noise import exponential
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 from turntree.spec_tree.rules.verify import race
 
 Law = Callable[[tuple[int, ...]], NDArray[np.float64]]
@@ -57,7 +57,7 @@ class TabledEngine:
         if Transforms(**settings) == Transforms():
             return self.policy(context)
         with np.errstate(divide="ignore"):
-            return law(np.log(self.policy(context)), Transforms(**settings))
+            return distribution(np.log(self.policy(context)), Transforms(**settings))
 
     async def generate(self, request: TurnRequest) -> Completion:
         prompt, sampling, draft = tuple(request.prompt_ids), request.sampling, request.draft

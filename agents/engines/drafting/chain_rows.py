@@ -232,11 +232,11 @@ class ChainRows:
         if len(self._ended):
             self._tell(self._chains.waiting[: self._waiting] if whole else self._ended)
             self._finish(self._ended.tolist(), keep=True)
-        told = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
+        due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
         guessed = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         limits = (allowed.min_probability, allowed.nodes) if allowed is not None and asks else (1.0, 0)
         self._advance(
-            told, slots, limits, guessed, Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._space)
+            due, slots, limits, guessed, Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._space)
         )
         self._asked = self._live if allowed is not None else 0
         if asks:
@@ -292,21 +292,21 @@ class ChainRows:
             self._handles.update(zip(new, handles, strict=True))
             self._chains.records["row"][new] = self._forest.live_table.rows(handles)
 
-    def _tell(self, told: NDArray[np.int32]) -> None:
+    def _tell(self, due: NDArray[np.int32]) -> None:
         """Pass the tokens of some slots on to the store, and draft nothing."""
-        self._advance(told, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._space))
+        self._advance(due, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._space))
 
     def _advance(
-        self, told: NDArray[np.int32], slots: NDArray[np.int32], limits: tuple[float, int], guessed: int, out: Proposals
+        self, due: NDArray[np.int32], slots: NDArray[np.int32], limits: tuple[float, int], guessed: int, out: Proposals
     ) -> None:
-        """Tell the store of the tokens of ``told`` and draft, under a least probability and a number of nodes."""
+        """Commit the tokens of the turns ``due`` and draft, under a least probability and a number of nodes."""
         least, nodes = limits
         held = self._chains.records["held"]
-        all_ = len(told) == self._waiting
-        tokens = self._held if all_ else int(held[told].sum())
+        all_ = len(due) == self._waiting
+        tokens = self._held if all_ else int(held[due].sum())
         self._forest.advance(
             self._chains,
-            told,
+            due,
             tokens,
             slots,
             step=self._step,
@@ -318,7 +318,7 @@ class ChainRows:
             out=out,
         )
         waiting = self._chains.waiting[: self._waiting]
-        left = waiting[held[waiting] > 0] if len(told) and not all_ else waiting[: 0 if all_ else self._waiting]
+        left = waiting[held[waiting] > 0] if len(due) and not all_ else waiting[: 0 if all_ else self._waiting]
         self._waiting, self._held = len(left), self._held - tokens
         self._chains.waiting[: len(left)] = left
 
@@ -327,7 +327,7 @@ class ChainRows:
         handles = {slot: self._handles.pop(slot) for slot in slots}
         if keep and self.shared is not None:
             for slot, handle in handles.items():
-                self.shared.note(self._turns[slot].state, self._forest.said(handle).tolist())
+                self.shared.note(self._turns[slot].state, self._forest.sampled(handle).tolist())
         self._forest.end(list(handles.values()), keep=keep)
 
     def _more_slots(self) -> None:
@@ -338,7 +338,7 @@ class ChainRows:
         self._chains = self._chains._replace(**grown)
 
     def _keep_guess(self, guess: Sequence[int]) -> int:
-        """Store a guess; returns where. Those of turns that are over or said something else make room."""
+        """Store a guess; returns where. Those of turns that are over or went on otherwise make room."""
         if not guess:
             return 0
         if self._guesses + len(guess) > len(self._chains.guesses):

@@ -56,10 +56,10 @@ def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Ten
     """
     if probabilities.device.type == "cpu":
         winners = np.empty(len(probabilities), np.int64)
-        laws = probabilities.contiguous().numpy()
+        rows_p = probabilities.contiguous().numpy()
         places = np.asarray(positions, np.int64)
         words = _bits(seeds).numpy().view(np.uint64)
-        _race(laws, laws.view(f"i{laws.itemsize}"), words, places, winners)
+        _race(rows_p, rows_p.view(f"i{rows_p.itemsize}"), words, places, winners)
         return torch.from_numpy(winners)
     kernel = kernel_on(probabilities.device.type)
     if kernel is None:
@@ -152,11 +152,11 @@ def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
     bits = real.view(np.int64)
     for row in range(p.shape[0]):
         word = _mix(_mix(seeds[row] + _GOLDEN) + _GOLDEN * np.uint64(positions[row])) + _GOLDEN
-        law = p[row]
+        row_p = p[row]
         winner = _most(words[row])
-        first = _clock(_uniform(word + _GOLDEN * np.uint64(winner)), real, bits) / np.float64(law[winner])
+        first = _clock(_uniform(word + _GOLDEN * np.uint64(winner)), real, bits) / np.float64(row_p[winner])
         for start in range(0, p.shape[1], _BLOCK):
-            block = law[start : start + _BLOCK]
+            block = row_p[start : start + _BLOCK]
             ahead = word + _GOLDEN * np.uint64(start)
             hopeful = np.int64(0)
             for i in range(len(block)):

@@ -34,7 +34,7 @@ def tokenizer_hash(name: str, **where: Any) -> str:
 def hash_of(tokenizer: Any) -> str:
     """The hash of a Hugging Face tokenizer, 32 hexadecimal digits."""
     special = {token for token, how in tokenizer.added_tokens_decoder.items() if how.special}
-    told = hashlib.blake2b(digest_size=16)
+    hashed = hashlib.blake2b(digest_size=16)
     for text, token in sorted(tokenizer.get_vocab().items(), key=lambda one: one[::-1]):
-        told.update(f"{token} {token in special} {len(text)} {text}\n".encode("utf-8", "surrogatepass"))
-    return told.hexdigest()
+        hashed.update(f"{token} {token in special} {len(text)} {text}\n".encode("utf-8", "surrogatepass"))
+    return hashed.hexdigest()

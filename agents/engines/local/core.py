@@ -166,7 +166,7 @@ class EngineCore:
         return step
 
     def _draw(self, rows: list[Request]) -> _Step:
-        """Run the model, draw and score; the store is told nothing yet."""
+        """Run the model, draw and score; nothing is committed to the store yet."""
         chunk = self.config.prefill_chunk
         left = np.array([r.pending for r in rows], np.int64)
         pending, ready = np.minimum(left, chunk), left <= chunk

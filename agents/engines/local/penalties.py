@@ -32,7 +32,7 @@ class _Seen(NamedTuple):
     """Tokens that occur at any node, shape (seen,)."""
     asked: NDArray[np.bool_]
     """Whether each occurs in the prompt, shape (seen,)."""
-    said: Ints
+    sampled: Ints
     """Count of each in the turn, at its last token first and then at its nodes, shape (1 + nodes, seen)."""
 
 
@@ -80,20 +80,20 @@ def _seen(request: Request, draft: DraftBatch, row: int) -> _Seen:
     turn = np.array(request.tokens[len(request.prompt) :], np.int64)
     tokens = np.unique(np.concatenate([np.array(request.prompt, np.int64), turn, drafted]))
     asked = np.isin(tokens, request.prompt)
-    said = np.zeros((1 + len(drafted), len(tokens)), np.int64)
-    np.add.at(said[0], np.searchsorted(tokens, turn), 1)
+    sampled = np.zeros((1 + len(drafted), len(tokens)), np.int64)
+    np.add.at(sampled[0], np.searchsorted(tokens, turn), 1)
     column = np.searchsorted(tokens, drafted)
     for node, parent in enumerate(parents.tolist()):
-        said[node + 1] = said[parent + 1]
-        said[node + 1, column[node]] += 1
-    return _Seen(request.sampling, tokens, asked, said)
+        sampled[node + 1] = sampled[parent + 1]
+        sampled[node + 1, column[node]] += 1
+    return _Seen(request.sampling, tokens, asked, sampled)
 
 
 def _penalised(logits: Tensor, seen: _Seen, nodes: Ints) -> Tensor:
-    said = torch.from_numpy(seen.said[nodes]).to(logits.device)
-    occurs = said > 0
+    sampled = torch.from_numpy(seen.sampled[nodes]).to(logits.device)
+    occurs = sampled > 0
     repeated = occurs | torch.from_numpy(seen.asked).to(logits.device)
     factor = seen.sampling.repetition_penalty
     logits = torch.where(repeated, torch.where(logits > 0, logits / factor, logits * factor), logits)
-    logits = logits - seen.sampling.frequency_penalty * said.to(logits.dtype)
+    logits = logits - seen.sampling.frequency_penalty * sampled.to(logits.dtype)
     return logits - seen.sampling.presence_penalty * occurs.to(logits.dtype)

@@ -131,7 +131,7 @@ class Request(DraftTurn):
             return True
 
     def mark(self) -> Callable[[], None]:
-        """What takes back everything that a pass does to the request after this call, before the store is told."""
+        """Takes back all that a pass does to the request after this call, before its tokens are committed."""
         grown = [getattr(self, name) for name in _GROWN]
         lengths = [len(one) for one in grown]
         figures = [(name, getattr(self, name)) for name in _FIGURES]

@@ -38,8 +38,8 @@ def emit(
     """
 
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:
-        told = zip(at.tolist(), tokens.tolist(), strict=True)
-        return np.array([token in rows[b].sampling.stop_token_ids for b, token in told], bool)
+        placed = zip(at.tolist(), tokens.tolist(), strict=True)
+        return np.array([token in rows[b].sampling.stop_token_ids for b, token in placed], bool)
 
     draws = _Draws(rows, draft, guessed, logits, monitors=monitors)
     verified = sample_then_match(draft, draws, room, stops)
@@ -57,12 +57,12 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
     matched = path >= 0
     start = np.cumsum(emitted) - emitted
     sums = None if found.monitored is None else _sums(found.behaviour, matched, found.monitored, start)
-    said, behaviour, accepted = tokens.tolist(), found.behaviour.tolist(), matched.tolist()
+    new_tokens, behaviour, accepted = tokens.tolist(), found.behaviour.tolist(), matched.tolist()
     policy = behaviour if found.policy is found.behaviour else found.policy.tolist()
     drafted = np.diff(draft.offsets).tolist()
     for b, (request, first, count) in enumerate(zip(rows, start.tolist(), emitted.tolist(), strict=True)):
         mine = slice(first, first + count)
-        request.tokens += said[mine]
+        request.tokens += new_tokens[mine]
         request.logprobs += policy[mine]
         request.behaviour += behaviour[mine]
         request.accepted += accepted[mine]
@@ -76,13 +76,13 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
             request.top.append((found.top.ids[mine, :k], found.top.logprobs[mine, :k]))
 
 
-def _sums(behaviour: Floats, matched: NDArray[np.bool_], law: Monitor, start: Ints) -> list[list[float]]:
+def _sums(behaviour: Floats, matched: NDArray[np.bool_], monitor: Monitor, start: Ints) -> list[list[float]]:
     """Terms of each row for its ``Monitored``, in the order of its fields."""
-    mass = np.where(law.tested, law.mass, 0.0)
+    mass = np.where(monitor.tested, monitor.mass, 0.0)
     columns = np.stack(
         [
-            law.tested, law.tested & matched, mass, mass * (1 - mass),
-            -behaviour, law.entropy, law.entropy_variance,
+            monitor.tested, monitor.tested & matched, mass, mass * (1 - mass),
+            -behaviour, monitor.entropy, monitor.entropy_variance,
         ]
     )  # fmt: skip
     sums: list[list[float]] = np.add.reduceat(columns, start, axis=1).T.tolist()

@@ -33,10 +33,10 @@ def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
         draft: The tokens to score as chains, shape (nodes,); the token after a chain is scored too.
         logits: Shape (rows + nodes, vocabulary).
     """
-    laws = NodeDistributions(rows, draft, logits)
+    distributions = NodeDistributions(rows, draft, logits)
     start = np.append(root(draft), len(logits))
     for first, last in _groups(np.diff(start) * logits.shape[-1]):
-        _score(rows[first:last], laws, start[first : last + 1])
+        _score(rows[first:last], distributions, start[first : last + 1])
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
@@ -50,7 +50,7 @@ def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
     yield first, len(sizes)
 
 
-def _score(rows: Sequence[Request], laws: NodeDistributions, start: Ints) -> None:
+def _score(rows: Sequence[Request], distributions: NodeDistributions, start: Ints) -> None:
     """``start``: the first node of each row, and the end of the last."""
     count = np.diff(start)
     given = [r.guess[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]
@@ -58,10 +58,10 @@ def _score(rows: Sequence[Request], laws: NodeDistributions, start: Ints) -> Non
     tokens = np.zeros(len(nodes), np.int64)
     for base, some in zip((start[:-1] - start[0]).tolist(), given, strict=True):
         tokens[base : base + len(some)] = some
-    law = laws.at(nodes)
-    behaviour = chosen_logprobs(law, tokens)
-    policy = behaviour if laws.plain else laws.policy_logprobs(nodes, tokens)
-    probabilities = law.softmax(-1)
+    reshaped = distributions.at(nodes)
+    behaviour = chosen_logprobs(reshaped, tokens)
+    policy = behaviour if distributions.plain else distributions.policy_logprobs(nodes, tokens)
+    probabilities = reshaped.softmax(-1)
     entropy, variance = entropies(probabilities)
     k = max(r.sampling.top_logprobs for r in rows)
     top = most_probable(probabilities, k) if k else None

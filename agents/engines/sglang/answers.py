@@ -35,18 +35,18 @@ def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int
     tokens = tuple(answer["output_ids"])
     logprobs = _chosen(info["output_token_logprobs"])[: len(tokens)]
     rows = (info.get("output_top_logprobs") or [])[: len(tokens)]
-    law = None
+    top_known = None
     if sampling.temperature == 0:
         behaviour = np.zeros(len(tokens))
-        law = _greedy_law(tokens, sampling.top_logprobs)
+        top_known = _greedy_top(tokens, sampling.top_logprobs)
     elif not cuts(sampling):
         behaviour = logprobs
-        law = _table(rows, sampling.top_logprobs)
+        top_known = _table(rows, sampling.top_logprobs)
     else:
-        behaviour, law = _cut_law(_table(rows), logprobs, sampling, vocabulary) if rows else (np.zeros(0), None)
+        behaviour, top_known = _cut_top(_table(rows), logprobs, sampling, vocabulary) if rows else (np.zeros(0), None)
     top = None
-    if sampling.top_logprobs and law is not None:
-        top = TopLogprobs(ids=law.ids, logprobs=law.logprobs.astype(np.float32))
+    if sampling.top_logprobs and top_known is not None:
+        top = TopLogprobs(ids=top_known.ids, logprobs=top_known.logprobs.astype(np.float32))
     flags = _flags(info, len(tokens))
     return Completion(
         token_ids=tokens,
@@ -164,18 +164,18 @@ def _numbers(values: Sequence[Any]) -> Floats:
     return np.where(numbers <= _NOTHING, -np.inf, numbers)
 
 
-def _greedy_law(tokens: Sequence[int], width: int) -> TokenLogprobs:
+def _greedy_top(tokens: Sequence[int], width: int) -> TokenLogprobs:
     """All mass on the sampled tokens; the other columns are tokens without any."""
     ids = np.tile(np.arange(width, dtype=np.int32), (len(tokens), 1))
-    said = np.array(tokens, np.int32)[:, None]
-    ids = np.where(ids == said, ids[:, :1], ids)
+    sampled = np.array(tokens, np.int32)[:, None]
+    ids = np.where(ids == sampled, ids[:, :1], ids)
     logprobs = np.full(ids.shape, -np.inf)
     if width:
-        ids[:, 0], logprobs[:, 0] = said[:, 0], 0.0
+        ids[:, 0], logprobs[:, 0] = sampled[:, 0], 0.0
     return TokenLogprobs(np.zeros(len(tokens)), ids, logprobs)
 
 
-def _cut_law(
+def _cut_top(
     table: TokenLogprobs, chosen: Floats, sampling: Sampling, vocabulary: int | None
 ) -> tuple[Floats, TokenLogprobs | None]:
     """Log-probability of each chosen token after min-p, top-k and top-p, and the distribution there; empty and

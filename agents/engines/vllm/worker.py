@@ -110,11 +110,11 @@ class TurnCounters:
         Args:
             name: The request's id.
         """
-        told: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
-        self._due[name] = told
+        reply: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
+        self._due[name] = reply
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all())
-        return await told
+        return await reply
 
     async def _ask_all(self) -> None:
         while self._due:
@@ -122,18 +122,18 @@ class TurnCounters:
             try:
                 answers = await self._ask("turntree_draft_stats", [list(due)])
             except Exception as error:
-                _tell(due, lambda told, _, error=error: told.set_exception(error))
+                _tell(due, lambda reply, _, error=error: reply.set_exception(error))
                 continue
             found: dict[str, tuple[int, int, int]] = {}
             for answer in answers:
                 found.update(answer)
-            _tell(due, lambda told, name, found=found: told.set_result(_stats(found.get(name, (0, 0, 0)))))
+            _tell(due, lambda reply, name, found=found: reply.set_result(_stats(found.get(name, (0, 0, 0)))))
 
 
 def _tell(due: Mapping[str, asyncio.Future[DraftStats]], tell: Callable[..., None]) -> None:
-    for name, told in due.items():
-        if not told.done():  # its caller may have gone
-            tell(told, name)
+    for name, reply in due.items():
+        if not reply.done():  # its caller may have gone
+            tell(reply, name)
 
 
 def _stats(counters: tuple[int, int, int]) -> DraftStats:

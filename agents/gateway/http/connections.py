@@ -108,7 +108,7 @@ class Strangers:
             if self._came[connection][0] >= before:
                 return False
             if not connection.is_busy():
-                self.remove(connection)  # it hears of its end later, when more may have come
+                self.remove(connection)  # its end is signalled later, when more may have come
                 connection.transport.abort()
                 return True
         return False

@@ -75,8 +75,8 @@ def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
         name = str(error["loc"][-1])
         if name in NEUTRAL:
             known = ", ".join(map(repr, NEUTRAL[name]))
-            said = f"{param}: this cannot be followed here; expected {known + ' or ' if known else ''}no such field"
-            return ApiError(400, f"{said}, got {error.get('input')!r:.80}", param=param, code="unsupported_value")
+            problem = f"{param}: this cannot be followed here; expected {known + ' or ' if known else ''}no such field"
+            return ApiError(400, f"{problem}, got {error.get('input')!r:.80}", param=param, code="unsupported_value")
         near = difflib.get_close_matches(name, list(fields), n=1, cutoff=0.8)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
         return ApiError(400, f"there is no field {param!r} here; {hint}", param=param, code="unknown_parameter")
@@ -84,7 +84,7 @@ def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
         return ApiError(400, f"the field {param!r} is missing", param=param, code="missing_required_parameter")
     if error["type"] == "json_invalid":
         return ApiError(400, f"the body must be JSON: {error['msg']}", code="invalid_json")
-    said = error["msg"].removeprefix("Value error, ")
+    problem = error["msg"].removeprefix("Value error, ")
     came = repr(error.get("input"))
-    came = "" if said.endswith(came[:40]) or error["type"] == "value_error" else f", got {came[:80]}"
-    return ApiError(400, f"{param or 'the body'}: {said}{came}", param=param, code="invalid_value")
+    came = "" if problem.endswith(came[:40]) or error["type"] == "value_error" else f", got {came[:80]}"
+    return ApiError(400, f"{param or 'the body'}: {problem}{came}", param=param, code="invalid_value")

@@ -84,7 +84,7 @@ class EventStream(Response):
                 await _send(send, self._dialect.end)
         except ApiError as error:
             await self._refuse(send, error)
-        except Exception:  # the boundary of a stream: the status is sent, so that the client is told in an event
+        except Exception:  # the boundary of a stream: the status is sent, so the error goes to the client as an event
             await self._refuse(send, broken("a stream"))
         finally:
             await self._events.aclose()  # type: ignore[attr-defined]

@@ -61,4 +61,4 @@ Tokens = Annotated[int, whole(1, MOST)]
 Token = Annotated[int, whole(0, MOST)]
 """A token's id; which ones there are the model says."""
 Top = Annotated[int, whole(0, 20)]
-"""How many of the most probable tokens are told."""
+"""How many of the most probable tokens a client may ask for."""

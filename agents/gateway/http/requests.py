@@ -46,14 +46,14 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
         host = ""
     own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
     if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
-        said = f"the Host {given!r:.80} is not this server's; if it is yours, begin it with --allowed-hosts {host:.80}"
-        raise ApiError(403, said, code="host_not_allowed")
+        problem = f"the Host {given!r:.80} is not this server's; if it is, begin it with --allowed-hosts {host:.80}"
+        raise ApiError(403, problem, code="host_not_allowed")
     origin = request.headers.get("origin")
     if origin is None or {"*", origin} & {*settings.allowed_origins}:
         return
     if origin.lower() not in (f"http://{given}".lower(), f"https://{given}".lower()):
-        said = f"pages of {origin!r:.80} may not ask here; if they may, begin the server with --allowed-origins"
-        raise ApiError(403, f"{said} {origin:.80}", code="origin_not_allowed")
+        problem = f"pages of {origin!r:.80} may not ask here; if they may, begin the server with --allowed-origins"
+        raise ApiError(403, f"{problem} {origin:.80}", code="origin_not_allowed")
 
 
 def given_key(request: Request) -> str:

@@ -97,6 +97,6 @@ class Routes:
 
 def _no_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    said = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
-    found = ApiError(error.status_code, said, code="not_found")
+    problem = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
+    found = ApiError(error.status_code, problem, code="not_found")
     return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))

@@ -263,8 +263,8 @@ class CompletionRequest(SamplingFields):
         except ValidationError:
             found = []
         if not found or [] in (found if isinstance(found, list) else ()):
-            said = f"expected a text, token ids from 0 to {MOST}, or a list of either, none empty"
-            raise ValueError(f"{said}, got {value!r:.80}")
+            problem = f"expected a text, token ids from 0 to {MOST}, or a list of either, none empty"
+            raise ValueError(f"{problem}, got {value!r:.80}")
         return found
 
     @property

@@ -28,8 +28,8 @@ _ERRORS = {
 
 def _refusal(error: ApiError) -> Event:
     kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    said = str(error) if error.param is None or error.param in str(error) else f"{error.param}: {error}"
-    return {"type": "error", "error": {"type": kind, "message": said}}
+    problem = str(error) if error.param is None or error.param in str(error) else f"{error.param}: {error}"
+    return {"type": "error", "error": {"type": kind, "message": problem}}
 
 
 def _named(event: Mapping[str, Any]) -> bytes:

@@ -125,8 +125,8 @@ class CountRequest(Fields):
             ApiError: 400 if the last message is the policy's: a turn cannot be begun for it.
         """
         if self.messages[-1].role == "assistant":
-            said = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
-            raise ApiError(400, said, param="messages", code="invalid_value")
+            problem = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
+            raise ApiError(400, problem, param="messages", code="invalid_value")
         system = [WireMessage(role="system", content=self.system)] if self.system else []
         tools = [
             WireTool(

@@ -51,8 +51,8 @@ def _positions(model: str) -> int | None:
     except (OSError, ValueError):
         return None
     read = read if isinstance(read, dict) else {}
-    said = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
-    return said if isinstance(said, int) else None
+    length = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
+    return length if isinstance(length, int) else None
 
 
 def asking_setting(run: PlaySettings) -> str:

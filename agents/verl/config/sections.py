@@ -59,8 +59,8 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     if missing := [f.name for f in fields(kind) if f.name not in given and f.default is MISSING is f.default_factory]:  # type: ignore[arg-type]
         raise ConfigError(f"{where} needs {missing[0]}: give {where}.{missing[0]}")
     for key, value in given.items():
-        if said := _misfit(value, known[key]):
-            raise ConfigError(f"{where}.{key}: {said}")
+        if problem := _misfit(value, known[key]):
+            raise ConfigError(f"{where}.{key}: {problem}")
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:

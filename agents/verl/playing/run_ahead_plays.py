@@ -42,8 +42,8 @@ class AheadPlays:
         """Training step ``step`` begins: nothing is precomputed for it any longer, and its turns can be promoted."""
         for play in self._plays:
             play.cancel()
-        told = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
-        for error in told:
+        begun = await asyncio.gather(*(pipe.begin_step(step) for pipe in self._pipes.values()), return_exceptions=True)
+        for error in begun:
             if isinstance(error, Exception):
                 logger.warning("a rollout server was not told that step %d begins: %s", step, error)
 

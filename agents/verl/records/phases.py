@@ -1,4 +1,4 @@
-"""The phases of a training until its first step ends, told by the processes that enter them.
+"""The phases of a training until its first step ends, reported by the processes that enter them.
 
 A process appends the words of a phase to the file that ``VARIABLE`` names, if it is set; ``turntree train`` sets it and
 reads the file. Nothing depends on these words: a phase that nobody tells, as with a sampler of one's own, is missing.
@@ -40,10 +40,10 @@ def note_phase(words: str) -> None:
 
 
 class PhaseReader:
-    """Reads the phases that a run has told since the last call.
+    """Reads the phases that a run has reported since the last call.
 
     Args:
-        folder: Folder of the run; what an earlier start has told is removed.
+        folder: Folder of the run; what an earlier start has reported is removed.
         began: ``perf_counter()`` when the training was asked for.
     """
 

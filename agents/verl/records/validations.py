@@ -28,8 +28,8 @@ class LastEpisodes:
             sampled before the first that differs (``coupled_same_tokens``, all of them where none does), and their
             share of the tokens of the longer one (``coupled_same_share``). Empty for the first episode of a place.
         """
-        said = [token for turn in episode.turns for token in turn.completion.token_ids]
-        last, new = self._tokens.get(place), np.asarray(said, np.int32)
+        sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
+        last, new = self._tokens.get(place), np.asarray(sampled, np.int32)
         self._tokens[place] = new
         if last is None:
             return {}

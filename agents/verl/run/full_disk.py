@@ -27,8 +27,8 @@ def full_disk(log: str, folder: Path) -> str | None:
         folder: Folder of the run, whose file system may have been too full for the log itself.
     """
     free = shutil.disk_usage(folder).free
-    said = _SAID.search(log)
-    if said is None and free >= _NOTHING:
+    reported = _SAID.search(log)
+    if reported is None and free >= _NOTHING:
         return None
     named = _NAMED.search(log)
     place = named[1] if named else folder

@@ -1,4 +1,4 @@
-"""Processes of a training that were killed because the machine ran out of memory, told in one line.
+"""Processes of a training that were killed because the machine ran out of memory, reported in one line.
 
 Ray kills a worker when the machine's memory is nearly used up, and says so in its log; the kernel kills without a word,
 and Ray then sees an actor that is gone. The kernel's count of such kills is what tells the two apart from other deaths.

@@ -115,7 +115,7 @@ def hub_variables(model: str) -> dict[str, str]:
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
-    """Let a run join a cluster: hand its workers what they need, and leave out what a new Ray alone is told.
+    """Let a run join a cluster: hand its workers what they need, and leave out what only a new Ray takes.
 
     Args:
         config: verl's whole configuration, modified in place; variables that it hands over itself are kept.

@@ -110,5 +110,5 @@ def draft_of(fields: Mapping[str, Any], *, steps: int = 0) -> DraftStats:
         fields: ``TokenOutput.extra_fields``.
         steps: The verify steps of a turn without counters.
     """
-    told = {"spec_num_verify_steps": steps, **fields}
-    return DraftStats(**{ours: told.get(name) or 0 for name, ours in _DRAFT.items()})
+    given = {"spec_num_verify_steps": steps, **fields}
+    return DraftStats(**{ours: given.get(name) or 0 for name, ours in _DRAFT.items()})

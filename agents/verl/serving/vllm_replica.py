@@ -189,9 +189,9 @@ class _Asked:
         self.fields = fields
         """Its parameters; ``None`` keeps those that verl passes on."""
         self.output: Any = None
-        """What vLLM said of it last."""
+        """What vLLM reported of it last."""
         self.landed = False
-        """Whether vLLM has it, and verl's server, which waits for an output of it, was told so."""
+        """Whether vLLM has it, and verl's server, which waits for an output of it, knows."""
 
 
 _ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)

@@ -151,7 +151,7 @@ class Residue(Node):
     """A congruence."""
 
     name: Node | None
-    """What is congruent, if it is said."""
+    """The modulus, if one is given."""
     value: Node
     """To what."""
     modulus: Node

@@ -9,12 +9,12 @@ import pytest
 from turntree.agents.engines import token_logprobs as readings
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.token_logprobs import TokenLogprobs
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 VOCABULARY = 5
 TOKENS = (3, 1)
 LOGITS = np.random.default_rng(0).normal(size=(len(TOKENS) + 1, VOCABULARY)) * 2
-MODEL = np.log(law(LOGITS, Transforms()))
+MODEL = np.log(distribution(LOGITS, Transforms()))
 
 
 def flat(width: int, chosen: tuple[int, ...]) -> Any:
@@ -59,9 +59,9 @@ def test_other_laws_are_made_of_the_whole_vocabulary(settings: dict[str, float])
     sampling = Sampling(**settings)  # type: ignore[arg-type]
     assert readings.reshapes(sampling)
     scores = readings.scores(found(VOCABULARY), TOKENS, sampling, top=2, cached_tokens=0, weights_version=0)
-    p = law(LOGITS, Transforms(**settings))  # type: ignore[arg-type]
+    p = distribution(LOGITS, Transforms(**settings))  # type: ignore[arg-type]
     assert np.exp(scores.logprobs) == pytest.approx(p[[0, 1], TOKENS])
-    tempered = law(LOGITS, Transforms(temperature=sampling.temperature))
+    tempered = distribution(LOGITS, Transforms(temperature=sampling.temperature))
     assert np.exp(scores.policy_logprobs) == pytest.approx(tempered[[0, 1], TOKENS])
     assert scores.entropy == pytest.approx([-(row[row > 0] * np.log(row[row > 0])).sum() for row in p[:2]])
     assert np.exp(scores.top.logprobs) == pytest.approx(-np.sort(-p)[:, :2], abs=1e-6)

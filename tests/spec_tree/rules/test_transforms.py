@@ -4,59 +4,61 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import table
 
-from turntree.spec_tree.rules.transforms import Transforms, law, said, said_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
 
 LOGITS = np.log(np.array([0.4, 0.1, 0.3, 0.15, 0.05]))
 
 
 def test_without_settings_the_law_is_the_softmax():
-    assert law(LOGITS + 7, Transforms()) == pytest.approx([0.4, 0.1, 0.3, 0.15, 0.05])
+    assert distribution(LOGITS + 7, Transforms()) == pytest.approx([0.4, 0.1, 0.3, 0.15, 0.05])
 
 
 def test_temperature_sharpens_and_0_is_greedy():
     squared = np.array([0.4, 0.1, 0.3, 0.15, 0.05]) ** 2
-    assert law(LOGITS, Transforms(temperature=0.5)) == pytest.approx(squared / squared.sum())
-    assert law(LOGITS, Transforms(temperature=0)).tolist() == [1, 0, 0, 0, 0]
+    assert distribution(LOGITS, Transforms(temperature=0.5)) == pytest.approx(squared / squared.sum())
+    assert distribution(LOGITS, Transforms(temperature=0)).tolist() == [1, 0, 0, 0, 0]
 
 
 def test_greedy_decoding_sees_the_penalties():
     transforms = Transforms(temperature=0, presence_penalty=1.0)
-    assert law(LOGITS, transforms, output=said([0], 5)).tolist() == [0, 0, 1, 0, 0]
+    assert distribution(LOGITS, transforms, output=token_counts([0], 5)).tolist() == [0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(("settings", "kept"), table(__file__, "cuts"))
 def test_a_cut_keeps_the_likeliest_tokens(settings, kept):
-    p = law(LOGITS, Transforms(**settings))
+    p = distribution(LOGITS, Transforms(**settings))
     assert np.flatnonzero(p).tolist() == kept
     assert p.sum() == pytest.approx(1)
 
 
 def test_ties_at_the_edge_of_top_k_go_by_token_id():
-    assert set(np.flatnonzero(law(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
+    assert set(np.flatnonzero(distribution(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
 
 
 def test_the_repetition_penalty_pulls_logits_of_both_signs_down_and_counts_the_prompt():
     logits = np.array([2.0, -2.0, 2.0, -2.0, 1.0])
-    p = law(logits, Transforms(repetition_penalty=2.0), prompt=said([0], 5), output=said([1, 1], 5))
+    p = distribution(
+        logits, Transforms(repetition_penalty=2.0), prompt=token_counts([0], 5), output=token_counts([1, 1], 5)
+    )
     expected = np.exp([1.0, -4.0, 2.0, -2.0, 1.0])
     assert p == pytest.approx(expected / expected.sum())
 
 
 def test_presence_counts_once_and_frequency_each_time_and_neither_the_prompt():
     transforms = Transforms(presence_penalty=0.5, frequency_penalty=0.25)
-    p = law(np.zeros(3), transforms, prompt=said([2, 2], 3), output=said([0, 0, 0, 1], 3))
+    p = distribution(np.zeros(3), transforms, prompt=token_counts([2, 2], 3), output=token_counts([0, 0, 0, 1], 3))
     expected = np.exp([-0.5 - 0.75, -0.5 - 0.25, 0.0])
     assert p == pytest.approx(expected / expected.sum())
 
 
 def test_penalties_come_before_temperature():
-    p = law(np.zeros(2), Transforms(presence_penalty=1.0, temperature=0.5), output=said([0], 2))
+    p = distribution(np.zeros(2), Transforms(presence_penalty=1.0, temperature=0.5), output=token_counts([0], 2))
     assert p[1] / p[0] == pytest.approx(np.exp(2.0))
 
 
 def test_a_node_is_penalised_by_its_own_path():
     tokens, parents = np.array([1, 2, 1, 1], np.int32), np.array([-1, 0, 0, -1], np.int32)
-    counts = said_on_paths(tokens, parents, said([0, 1], 3))
+    counts = token_counts_on_paths(tokens, parents, token_counts([0, 1], 3))
     assert counts.tolist() == [[1, 1, 0], [1, 2, 0], [1, 2, 1], [1, 3, 0], [1, 2, 0]]
 
 
@@ -75,8 +77,8 @@ def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, te
     tokens = rng.integers(6, size=5).astype(np.int32)
     parents = np.array([rng.integers(-1, node) if node else -1 for node in range(5)], np.int32)
     prompt, output, logits = rng.integers(6, size=4), rng.integers(6, size=2), rng.normal(size=(6, 6)) * 2
-    counts = said_on_paths(tokens, parents, said(output, 6))
-    together = law(logits, transforms, prompt=said(prompt, 6), output=counts)
+    counts = token_counts_on_paths(tokens, parents, token_counts(output, 6))
+    together = distribution(logits, transforms, prompt=token_counts(prompt, 6), output=counts)
     assert together.sum(-1) == pytest.approx(np.ones(6))
     for node in range(-1, 5):
         path, at = list(output), node
@@ -84,7 +86,12 @@ def test_the_laws_of_a_tree_are_those_of_plain_decoding_along_its_paths(seed, te
         while at >= 0:
             above.append(tokens[at])
             at = parents[at]
-        alone = law(logits[1 + node], transforms, prompt=said(prompt, 6), output=said(np.array(path + above[::-1]), 6))
+        alone = distribution(
+            logits[1 + node],
+            transforms,
+            prompt=token_counts(prompt, 6),
+            output=token_counts(np.array(path + above[::-1]), 6),
+        )
         assert (alone == together[1 + node]).all()
 
 

@@ -52,30 +52,30 @@ class Noise(NamedTuple):
         return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before), is_judged(entries))
 
 
-def draw(laws: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64] | Tensor) -> Tensor:
+def draw(probabilities: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
 
     Args:
-        laws: Probabilities, shape (rows, vocabulary).
+        probabilities: Shape (rows, vocabulary).
         noises: Noise of each row.
         positions: Position in the context of the token before the drawn one, shape (rows,).
 
     Returns:
         int64, shape (rows,).
     """
-    return race(laws.float(), _seeds(noises), positions)
+    return race(probabilities.float(), _seeds(noises), positions)
 
 
-def reshaped(laws: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
+def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
     """Probabilities after min-p, top-k and top-p.
 
     Args:
-        laws: At the requests' temperatures, shape (rows, vocabulary).
+        probabilities: At the requests' temperatures, shape (rows, vocabulary).
         sampling: SGLang's ``SamplingBatchInfo``.
         owner: Index of the request of each row; ``None`` is one row a request.
     """
     if not _cuts(sampling):
-        return laws
+        return probabilities
     top_k, top_p, min_p = (
         values if owner is None else values[owner] for values in (sampling.top_ks, sampling.top_ps, sampling.min_ps)
     )
@@ -88,7 +88,7 @@ def reshaped(laws: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor
         sorts=bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling),
         floors=bool(sampling.need_min_p_sampling),
     )
-    return transform(laws.log(), transforms).softmax(-1)
+    return transform(probabilities.log(), transforms).softmax(-1)
 
 
 def draw_at_nodes(

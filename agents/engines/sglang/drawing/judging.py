@@ -131,7 +131,7 @@ class Judging:
         after = reshaped(before, self._sampling, owner)
         noises = [self._noises[request] for request in self._request[rows]]
         drawn = alike_on_ranks(draw(after, noises, self._place[rows]))
-        both = torch.stack([law.gather(-1, drawn[:, None].to(law.device))[:, 0] for law in (before, after)], -1)
+        both = torch.stack([p.gather(-1, drawn[:, None].to(p.device))[:, 0] for p in (before, after)], -1)
         self._tokens[rows] = drawn.cpu().numpy()
         self._logprobs[rows] = both.log().cpu().numpy()
 

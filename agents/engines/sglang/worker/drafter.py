@@ -86,7 +86,7 @@ class TreeDrafter(ServedDrafter):
         """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
         with self._session.timed():
             self._learn()
-            self._given.hear([request for request in requests if request.rid not in self._live])
+            self._given.record_given([request for request in requests if request.rid not in self._live])
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
         """Draft trees for all requests of a pass.

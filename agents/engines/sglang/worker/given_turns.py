@@ -1,7 +1,7 @@
 """Turns whose first tokens came with the prompt, and that ended in a pass over it.
 
 The drafter sees a request when it decodes. A turn that was judged (``drawing.judging``)
-or went on after given tokens may end before: then it is heard of here. A judged
+or went on after given tokens may end before: then its tokens are recorded here. A judged
 request's tokens are the turn only if they end it; otherwise another request goes on.
 """
 
@@ -22,7 +22,7 @@ class GivenTurns:
         """Start without any."""
         self._waiting: dict[str, Served] = {}
 
-    def hear(self, requests: Sequence[Served]) -> None:
+    def record_given(self, requests: Sequence[Served]) -> None:
         """Record the requests of a pass over prompts."""
         for request in requests:
             if given_of(request.sampling_params.custom_params):

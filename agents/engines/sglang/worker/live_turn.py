@@ -82,5 +82,5 @@ class LiveTurn(DraftTurn):
 
     @property
     def news(self) -> list[int]:
-        """Sampled tokens that the store was not told yet."""
+        """Sampled tokens not committed to the store yet."""
         return list(self.sampled[self.committed :])

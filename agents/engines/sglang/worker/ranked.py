@@ -41,7 +41,7 @@ class LeadingDrafter(TreeDrafter):
 
 
 class FollowingDrafter:
-    """Another rank's drafter: it has no store, and hears of a pass what the first rank says."""
+    """Another rank's drafter: it has no store, and receives what the first rank sends of a pass."""
 
     forest = None
 

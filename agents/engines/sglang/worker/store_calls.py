@@ -47,7 +47,7 @@ def answer_call(original: Callable[..., Any], scheduler: Any, request: Any) -> A
     method, *args = call
     worker = scheduler.draft_worker
     if method != "insert" and scheduler.is_fully_idle():
-        worker.clear_cache_pool()  # the store is told of the last turns
+        worker.clear_cache_pool()  # the last turns are committed to the store
     try:
         if worker.drafter.forest is not None:
             carry_out(worker.drafter.forest, method, args, first_rank=True)

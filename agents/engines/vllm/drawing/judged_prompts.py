@@ -91,9 +91,9 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     if start + count < prompt:
         return None
     request.in_progress_prompt_logprobs_cpu = None
-    hear = getattr(getattr(runner, "drafter", None), "hear", None)
-    if hear is not None:
-        hear(name, drawn.logprob_token_ids[:, 0].tolist())
+    record = getattr(getattr(runner, "drafter", None), "record_given", None)
+    if record is not None:
+        record(name, drawn.logprob_token_ids[:, 0].tolist())
     return drawn
 
 
@@ -107,10 +107,10 @@ def _draws(logits: Tensor, parameters: Any, seed: int, places: slice) -> tuple[T
         places: Positions in the turn.
     """
     count, size = logits.shape
-    law = logits.float() / parameters.temperature
-    k = torch.full((count,), parameters.top_k, device=law.device) if 0 < parameters.top_k < size else None
-    p = torch.full((count,), parameters.top_p, device=law.device) if parameters.top_p < 1 else None
-    law = constrained(law, k, p)
+    scaled = logits.float() / parameters.temperature
+    k = torch.full((count,), parameters.top_k, device=scaled.device) if 0 < parameters.top_k < size else None
+    p = torch.full((count,), parameters.top_p, device=scaled.device) if parameters.top_p < 1 else None
+    scaled = constrained(scaled, k, p)
     seeds, positions = np.full(count, seed, np.uint64), np.arange(places.start, places.stop, dtype=np.int64)
-    tokens = draw(law, seeds, positions)
-    return tokens, law.log_softmax(-1, dtype=torch.float32).gather(1, tokens.long()[:, None])[:, 0]
+    tokens = draw(scaled, seeds, positions)
+    return tokens, scaled.log_softmax(-1, dtype=torch.float32).gather(1, tokens.long()[:, None])[:, 0]

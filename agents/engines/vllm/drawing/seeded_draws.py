@@ -105,8 +105,8 @@ class _Draws(nn.Module):
             untouched: tuple[Tensor, Tensor | None] = self._inner(logits, generators, k, p)
             return untouched
         index = rows.index
-        law = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
-        winners = draw(law, rows.held[0, index], rows.ends(self._runner))
+        scaled = constrained(logits[index], *(None if x is None else x[index] for x in (k, p)))
+        winners = draw(scaled, rows.held[0, index], rows.ends(self._runner))
         drawn, logprobs = self._inner(logits, generators, k, p)
         drawn[index] = winners.to(drawn.dtype)
         return drawn, logprobs
@@ -149,9 +149,9 @@ class _Draws(nn.Module):
         mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
         guessed = mine.clone()
         if len(nodes):
-            laws = logits if len(nodes) == len(logits) else logits[node]
+            scaled = logits if len(nodes) == len(logits) else logits[node]
             places = (rows.ends(self._runner) - ends)[row] + column
-            mine[row, column] = draw(laws, rows.held[0, index][row], places).to(mine.dtype)
+            mine[row, column] = draw(scaled, rows.held[0, index][row], places).to(mine.dtype)
             guessed[row, column] = drafts[node].to(mine.dtype)
         mine.scatter_(1, ends[:, None], bonus[index].to(mine.dtype))
         # The bonus token meets the placeholder, so that no token after it counts.

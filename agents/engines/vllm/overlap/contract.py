@@ -25,7 +25,7 @@ import numpy as np
 
 
 class Drafter(Protocol):
-    """What a model runner's steps are told to; see ``drafter.OverlappedDrafter``."""
+    """Where a model runner reports its steps; see ``drafter.OverlappedDrafter``."""
 
     def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
         """Take places without drafts out of the coming step."""

@@ -15,7 +15,7 @@ from turntree.agents.engines.local.penalties import Penalties
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState, DraftBatch
-from turntree.spec_tree.rules.transforms import Transforms, law, said, said_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
 from turntree.spec_tree.rules.verify import root
 
 SIZE = 24
@@ -48,11 +48,11 @@ def expected_laws(rows: list[Request], draft: DraftBatch, logits: np.ndarray) ->
     found = []
     for b, row in enumerate(rows):
         nodes = slice(int(draft.offsets[b]), int(draft.offsets[b + 1]))
-        output = said(row.tokens[len(row.prompt) :], SIZE)
-        along = said_on_paths(draft.tokens[nodes], draft.parents[nodes], output)
+        output = token_counts(row.tokens[len(row.prompt) :], SIZE)
+        along = token_counts_on_paths(draft.tokens[nodes], draft.parents[nodes], output)
         how = Transforms(**{name: getattr(row.sampling, name) for name in Transforms.__dataclass_fields__})
         first = int(root(draft)[b])
-        found.append(law(logits[first : first + 6], how, prompt=said(row.prompt, SIZE), output=along))
+        found.append(distribution(logits[first : first + 6], how, prompt=token_counts(row.prompt, SIZE), output=along))
     return np.concatenate(found)
 
 

@@ -13,7 +13,7 @@ from draft_trees import random_trees
 
 from turntree.agents.engines.sglang.worker.rows import TreeRows, tree_rows
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 from turntree.spec_tree.rules.verify import point_mass_chain, root, sample_then_match
 
 torch = pytest.importorskip("torch")
@@ -105,8 +105,8 @@ def test_coins_on_a_chain_are_the_point_mass_rule(kernels, seed):
         sibling=np.full((1, WIDTH), -1),
     )
 
-    def inverse(law):
-        return int(np.searchsorted(np.cumsum(law), last * law.sum(), side="right"))
+    def inverse(distribution):
+        return int(np.searchsorted(np.cumsum(distribution), last * distribution.sum(), side="right"))
 
     assert sampled(kernels, chain, coins[None], [last], p[None]) == [
         point_mass_chain(p, drafted, coins[: WIDTH - 1], inverse)
@@ -152,10 +152,10 @@ def test_top_k_and_top_p_are_the_transforms_of_the_rules(kernels, seed):
     logits = rng.normal(size=(3, VOCABULARY)) * 2
     p = torch.softmax(torch.from_numpy(logits), -1)
     for k in (1, 3, VOCABULARY):
-        wanted = law(logits, Transforms(top_k=k))
+        wanted = distribution(logits, Transforms(top_k=k))
         assert np.allclose(kernels.top_k_renorm_prob(p, torch.full((3,), k)), wanted)
     for mass in (0.3, 0.9, 1.0):
-        wanted = law(logits, Transforms(top_p=mass))
+        wanted = distribution(logits, Transforms(top_p=mass))
         assert np.allclose(kernels.top_p_renorm_prob(p, torch.full((3,), mass, dtype=torch.float64)), wanted)
 
 

@@ -22,7 +22,7 @@ from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.dialect import SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.spec_tree.rules.transforms import Transforms, law
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 pytestmark = pytest.mark.sglang
 
@@ -102,7 +102,7 @@ async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, po
     assert all(same(turn, plain) for turn in judged)
     assert {turn.finish_reason for turn in judged} == {FinishReason.LENGTH}
     assert {len(turn.accepted) for turn in judged} == {LENGTH}
-    p = law(policy.along(prompt, plain.token_ids)[:-1], Transforms(**how))
+    p = distribution(policy.along(prompt, plain.token_ids)[:-1], Transforms(**how))
     drawn = np.log(p[range(LENGTH), list(plain.token_ids)])
     assert judged[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
 
