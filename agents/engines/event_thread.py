@@ -49,6 +49,15 @@ class EventThread:
         self._refuse_if_closed(work)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
+    def start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run ``work`` and wait for nothing.
+
+        Raises:
+            RuntimeError: If the thread is closed.
+        """
+        self._refuse_if_closed(work)
+        asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def close(self) -> None:
         """Cancel what still runs, so that nobody waits for it for ever, and stop the thread. Closing twice is fine."""
         if not self.closed:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.config import SglangEngineConfig
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
-
-T = TypeVar("T")
 
 
 class SglangEngine(ServedTurns):
@@ -62,10 +61,9 @@ class SglangEngine(ServedTurns):
         arguments = {"nccl_port": free_port(), **self.config.to_engine_args(str(model))}
         with _environment({VARIABLE: self.config.to_variable(), **allowance(arguments)}):
             self._engine: Any = sglang.Engine(**arguments)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="turntree-sglang-engine", daemon=True)
-        self._thread.start()
-        self._engine.loop = _OtherThread(self._loop)  # its synchronous methods wait for this thread
+        self._thread = EventThread("the SglangEngine")
+        # Its synchronous methods call the loop's ``run_until_complete`` and no other method of it.
+        self._engine.loop = SimpleNamespace(run_until_complete=self._thread.call)
         self._live: set[str] = set()
         vocabulary = int(self._engine.tokenizer_manager.model_config.vocab_size)
         super().__init__(
@@ -123,7 +121,7 @@ class SglangEngine(ServedTurns):
     def abort_all(self) -> int:
         """End every live request with what it has sampled; returns how many there were."""
         live = self.live
-        self._call(self._abort_by(everything=True))
+        self._thread.call(self._abort_by(everything=True))
         return live
 
     def figures(self) -> dict[str, Any]:
@@ -134,32 +132,26 @@ class SglangEngine(ServedTurns):
 
     def close(self) -> None:
         """Stop SGLang; live requests end with an error. Closing twice is fine."""
-        if self._loop.is_closed():
-            return
-        self._engine.shutdown()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        if not self._thread.closed:
+            self._engine.shutdown()
+            self._thread.close()
 
     async def _ask(self, name: str, asked: dict[str, Any]) -> dict[str, Any]:
-        if self._loop.is_closed():
-            raise RuntimeError("the engine is closed; make a new SglangEngine")
         self._live.add(name)
-        work = self._engine.async_generate(**asked, rid=name)
         try:
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+            answer: dict[str, Any] = await self._thread.run(self._engine.async_generate(**asked, rid=name))
+            return answer
         except asyncio.CancelledError:
-            asyncio.run_coroutine_threadsafe(self._abort_by([name]), self._loop)
+            self._thread.start(self._abort_by([name]))
             raise
         finally:
             self._live.discard(name)
 
     async def _judges(self) -> bool:
-        work = self._engine.tokenizer_manager.get_internal_state()
-        return judged_by(await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
+        return judged_by(await self._thread.run(self._engine.tokenizer_manager.get_internal_state()))
 
     async def _abort(self, names: Sequence[str]) -> None:
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._abort_by(names), self._loop))
+        await self._thread.run(self._abort_by(names))
 
     async def _abort_by(self, names: Sequence[str] = (), *, everything: bool = False) -> None:
         for name in [""] if everything else names:
@@ -169,19 +161,6 @@ class SglangEngine(ServedTurns):
         self.reset_prefix_cache()
         _accepted(update())
         self._updated(version)
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-class _OtherThread:
-    """An event loop that another thread runs, with the part of its interface that SGLang uses."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def run_until_complete(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 @contextmanager

@@ -79,7 +79,7 @@ class TestSglang(OwnEngineChecks):
         self, engine: SglangEngine, policy: PolicyLaw, tmp_path: Path
     ) -> None:
         def call(method: str, *args: Any) -> None:
-            engine._call(call_store(engine._engine.tokenizer_manager, method, *args))  # as verl's server does
+            engine._thread.call(call_store(engine._engine.tokenizer_manager, method, *args))  # as verl's server does
 
         prompt, sampling, here = [9, 8, 7, 6, 4], Sampling(max_tokens=24, seed=8), state("from outside")
         turn, before = policy.seeded(prompt, 24, 8), self.held(engine)[0]
