@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import warm_driver
+from machine_speed import patience
 from safetensors.torch import load_file
 from tables import table
 
@@ -27,6 +28,8 @@ LOOKING = (
     "trainer.v1.sampler.custom_sampler.name=Looking",
 )
 """Overrides with which a training writes its batches down."""
+RAYS_SECONDS = {"RAY_worker_register_timeout_seconds": 60, "RAY_gcs_server_request_timeout_seconds": 60}
+"""How long Ray waits for its own processes to start, by the variable that says so: of a quiet machine."""
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -101,6 +104,8 @@ def run_training(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKING", str(root / "batches.jsonl"))
+        for name, seconds in RAYS_SECONDS.items():
+            patch.setenv(name, str(int(patience(seconds))))
         patch.setattr(launch, "command", warm_driver.command)
         status = train(
             config,

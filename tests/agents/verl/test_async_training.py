@@ -54,6 +54,7 @@ def test_what_was_judged_is_believed_by_the_weights_that_judged_it(episode: Trai
     assert max(mistrust(episode, tiny_model, -1)) > 1e-3, "the control: the weights of another step"
 
 
+@pytest.mark.release  # test_async_sampler.py has a control without a training
 def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path: Path) -> None:
     """Control: only interrupted turns are judged, so what had ended under earlier weights is trained on as it is."""
     turn = trained(tiny_model, tmp_path, "turntree.asynchronous.on_resume=turn")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from real_training import LOOKING, PROMPTS, SAMPLES, Training, run_training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]  # tests/agents/harness plays the programs, test_output.py has rows
 
 BROKEN = 3
 """The task whose program crashes."""

@@ -45,7 +45,15 @@ def test_the_kernels_count_is_read(tmp_path: Path) -> None:
     assert kernel_kills(tmp_path / "vmstat") == 17
 
 
+def test_rays_own_words_are_the_ones_that_are_read() -> None:
+    ray = pytest.importorskip("ray")
+    raylet = Path(ray.__file__).parent.joinpath("core", "src", "ray", "raylet", "raylet").read_bytes()
+    for words in table(__file__, "rays_words_for_memory"):
+        assert words.encode() in raylet, words
+
+
 @pytest.mark.slow
+@pytest.mark.release  # the test above reads the same words without a Ray
 def test_ray_still_says_so_when_it_kills_a_worker_for_memory() -> None:
     """With a bound that any machine is above at once, whatever else runs there."""
     bound = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "100"}
