@@ -118,4 +118,14 @@ def _finite(digits: str) -> float:
     return number if math.isfinite(number) else _refuse_constant(digits)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of its keys and values, of which none is dropped for a later one."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {json.dumps(twice)[:80]} stands twice in an object")
+    return made
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once)

@@ -68,6 +68,8 @@ class QwenXmlParser:
             ends = opened and end_of_nested(body, opened.end(), self._PARAMETER, self._PARAMETER_END, thoughts=False)
             if opened is None or ends is None:
                 raise ValueError(f"expected <parameter=KEY> ... </parameter>, got {body[at : at + 40]!r}")
+            if opened.group(1) in written:
+                raise ValueError(f"<parameter={opened.group(1)}> stands twice")
             written[opened.group(1)] = body[opened.end() : ends.start()].removeprefix("\n").removesuffix("\n")
             at = ends.end()
         for value in written.values():

@@ -14,7 +14,7 @@ from mpmath import mp
 from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
+from turntree.rewards.formula.syntax.walk import free_variables, is_complex, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.formula.values.numeric import DIGITS
@@ -40,7 +40,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
     with mp.workdps(DIGITS):
         factor = _constant_factor(left, right, names)
         if factor is not None:
-            turned = sign if factor > 0 else _TURNED.get(sign, sign)
+            turned = sign if isinstance(factor, mp.mpc) or factor > 0 else _TURNED.get(sign, sign)
             return turned == other
         if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
             return False
@@ -78,13 +78,16 @@ def _points(names: list[str]) -> list[dict[str, Value]]:
 def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
     """The constant ratio of the two sides, if there is one."""
     factors = []
+    beside = is_complex(left) or is_complex(right)  # conjugates have the same distance from every real number
     for point in _points(names):
+        if beside:
+            point = {name: mp.mpc(value := real(place), 1 + 3 * value) for name, place in point.items()}
         try:
-            one = real(Evaluation(point, real_only=True).value(left))
-            other = real(Evaluation(point, real_only=True).value(right))
+            one = real(Evaluation(point, real_only=not beside).value(left))
+            other = real(Evaluation(point, real_only=not beside).value(right))
         except Undefined:
             continue
-        if isinstance(one, mp.mpc) or isinstance(other, mp.mpc):
+        if not beside and (isinstance(one, mp.mpc) or isinstance(other, mp.mpc)):
             return None
         if one == 0 or other == 0:
             return None
@@ -94,6 +97,8 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
     if len(factors) < 3:
         return None
     spread = max(abs(factor - factors[0]) for factor in factors)
+    if isinstance(factors[0], mp.mpc) and abs(factors[0].imag) < abs(factors[0].real) * mp.mpf(10) ** -30:
+        factors = [factor.real for factor in factors]
     return factors[0] if spread <= abs(factors[0]) * mp.mpf(10) ** -30 else None
 
 

@@ -60,6 +60,13 @@ def named_first(relation: Rel) -> Rel:
     return Rel((last, *others), relation.signs)
 
 
+def as_range(node: Node) -> Node:
+    """A relation about a function that is only named, as one about its values: ``0 < f(x) < 1``."""
+    if not isinstance(node, Rel):
+        return node
+    return Rel(tuple(Sym("y") if isinstance(side, Applied) else side for side in node.terms), node.signs)
+
+
 def same_name(one: Node, other: Node) -> bool:
     """Whether two names are the same; ``y`` and ``f(x)`` are names of the same graph."""
     graphs = [name == Sym("y") or (isinstance(name, Applied) and name.args == (Sym("x"),)) for name in (one, other)]

@@ -11,7 +11,7 @@ from itertools import combinations
 
 from turntree.rewards.formula.constants import renamed
 from turntree.rewards.formula.equations import compare_relations
-from turntree.rewards.formula.labels import held_chain, labelled, same_name
+from turntree.rewards.formula.labels import as_range, held_chain, labelled, same_name
 from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of, without_domain
 from turntree.rewards.formula.matrices import as_matrix, as_vectors
 from turntree.rewards.formula.syntax.nodes import (
@@ -234,6 +234,8 @@ class Comparison:
         raise Suspect(flags.HEDGE)
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
+        if not isinstance(gold, Rel) or not isinstance(answer, Rel):
+            gold, answer = as_range(gold), as_range(answer)
         named = free_variables(gold), free_variables(answer)
         if all(len(names) == 1 for names in named) and named[0] != named[1]:
             return False

@@ -56,6 +56,8 @@ _EQUAL = re.compile(rf"\s*=\s*(?P<value>(?:{_SIGNS})+)")
 _OPERATION = re.compile(r"(?:[-+*/^=<>\u2212\u00d7\u00b7\u00f7]|\\(?:cdot|times|div))[\s{(]*$")
 _JOINED = re.compile(_CLOSED + r"(?P<sign>[-+*/\u2212\u00d7\u00b7\u00f7]|\\(?:cdot|times|div)(?![a-z])|\}\s*\{)[\s$(]*")
 _WORDS = {"plus": "+", "minus": "-", "times": r"\cdot", "divided by": "/", "to": ":"}
+_CLOSING = re.compile(r"\$|\\[)\]]")
+_PERCENT = re.compile(r"\\?%\s*")
 _RELATION = re.compile(r"[\s})]*(?:[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-z]))")
 _SEEN = 120
 
@@ -103,9 +105,14 @@ def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
     if _BESIDE.fullmatch(rest):
         return (f"{content}{rest}",)
     rest = rest.strip()
-    if (more := _GOES_ON.fullmatch(rest)) is not None:
-        sign = more["sign"]
-        return (f"({content}) {_WORDS.get(sign, sign)}{rest[len(sign) :]}",)
+    formula = _CLOSING.split(text[place : place + _SEEN], maxsplit=1)[0].strip()
+    for part in (rest, formula):
+        percent = _PERCENT.match(part)
+        part = part[percent.end() :] if percent else part
+        if (more := _GOES_ON.fullmatch(part)) is not None:
+            sign = more["sign"]
+            value = content + (r"\%" if percent else "")
+            return (f"({value}) {_WORDS.get(sign, sign)}{part[len(sign) :]}",)
     if (slashed := _SLASHED.match(rest)) is not None:
         return (f"({content}){slashed[0]}",)
     return ()

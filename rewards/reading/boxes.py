@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.before import SIGNS, whole
 from turntree.rewards.reading.behind import behind, goes_on, joined
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
@@ -77,6 +78,8 @@ def lone_number(text: str) -> str | None:
             return None
     if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
         return None
+    if before and (before[-1] in SIGNS or before.rstrip()[-1:] in SIGNS):
+        return None
     behind = text[end + 1 :]
     if behind != "." and behind.strip(" .$)]\\\n*"):
         return None
@@ -108,7 +111,7 @@ def find_boxes(text: str) -> Boxes | None:
     assert last is not None
     if isinstance(last, Status):
         return Boxes((), (), last, (flags.HUGE,) if last is Status.REJECTED_LIMITS else ())
-    row, either, whole = [last], False, ""
+    row, either, both = [last], False, ""
     while starts:
         before = _content(text, starts.pop())
         if not isinstance(before, _Box):
@@ -122,7 +125,7 @@ def find_boxes(text: str) -> Boxes | None:
         if between is None:
             sign = joined(text, before.end, row[0].start)
             if sign and len(row) == 1 and not goes_on(text, row[0].end):
-                whole = f"({before.content}) {sign} ({row[0].content})"
+                both = f"({before.content}) {sign} ({row[0].content})"
             break
         either |= bool(between["either"])
         row.insert(0, before)
@@ -134,8 +137,12 @@ def find_boxes(text: str) -> Boxes | None:
     ):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
-    beside = (contents[:-1] if either else ()) + ((whole,) if whole else ())
-    return Boxes(contents, beside + behind(text, last.start, last.end, contents[-1]))
+    beside = (contents[:-1] if either else ()) + ((both,) if both else ())
+    if (formula := whole(text, last.start, last.end, contents[-1])) is None:
+        return Boxes(contents, beside + behind(text, last.start, last.end, contents[-1]))
+    if formula == f"-({contents[-1]})":
+        return Boxes((*contents[:-1], formula), beside)
+    return Boxes(contents, (*beside, formula))
 
 
 def _fills(outer: _Box, inner: _Box) -> bool:

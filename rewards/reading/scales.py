@@ -27,7 +27,7 @@ OPERATIONS = (
     (re.compile(r"\b(?:negative|minus|opposite of|negation of|negative of|additive inverse of)$"), "negated"),
     (re.compile(r"\b(?:square of|squared)$"), "square"),
     (re.compile(r"\b(?:cube of|cubed)$"), "cube"),
-    (re.compile(r"\b(?:square )?root(?: of)?$"), "root"),
+    (re.compile(r"\b(?:(?:positive |principal )?square )?root(?: of)?$"), "root"),
     (re.compile(r"\bcube root(?: of)?$"), "cube root"),
     (re.compile(r"\b(?:reciprocal of|inverse of|one over|multiplicative inverse of)$"), "reciprocal"),
     (re.compile(r"\b(?:twice|double|two times|doubled)$"), "2"),

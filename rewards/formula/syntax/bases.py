@@ -19,6 +19,9 @@ _DIGITS = r"\(?([0-9A-Za-z]{1,60}?(?:\.[0-9A-Za-z]{1,60}?)?)\)?"
 _BASE = rf"([0-9]{{1,2}}|{'|'.join(_WORDS)})"
 _NUMERAL = re.compile(rf"{_DIGITS}(?:_\(?(?:base)?{_BASE}\)?|,?\(?(?:in)?base{_BASE}\)?)?\.?")
 
+_PREFIXED = re.compile(r"0(?:x(?P<x>[0-9a-fA-F]{1,60})|b(?P<b>[01]{1,200})|o(?P<o>[0-7]{1,80}))")
+_PREFIXES = {"x": "16", "b": "2", "o": "8"}
+
 
 def based(digits: str, index: str) -> Based:
     """A number with the index behind it.
@@ -43,16 +46,19 @@ def read_based(text: str, base: int | None = None) -> Based | None:
         base: The base that is asked for; with it a letter is a digit anywhere, and the base may be left out.
 
     Example:
-        >>> read_based(r"(2A)_{16}"), read_based("A5", 11).digits, read_based("A_{11}")
-        (Based(digits='2a', base=16), 'a5', None)
+        >>> read_based(r"(2A)_{16}"), read_based("A5", 11).digits, read_based("A_{11}"), read_based("0b11")
+        (Based(digits='2a', base=16), 'a5', None, Based(digits='11', base=2))
     """
+    if (prefixed := _PREFIXED.fullmatch(text.strip())) is not None:
+        return based(prefixed.group(prefixed.lastgroup or 0).lower(), _PREFIXES[prefixed.lastgroup or ""])
     if len(text) > 200 or (base is None and "_" not in text and "base" not in text):
         return None
     match = _NUMERAL.fullmatch(_STYLE.sub("", text))
     if match is None or (base is None and not (match[2] or match[3])):
         return None
     digits = match[1]
-    if base is None and not digits[0].isdigit() and not ("\\text" in text and digits.upper() == digits):
+    capitals = digits.upper() == digits and ("\\text" in text or (len(digits) > 1 and (match[2] or match[3]) == "16"))
+    if base is None and not digits[0].isdigit() and not capitals:
         return None
     try:
         return based(digits.lower(), match[2] or match[3] or str(base))

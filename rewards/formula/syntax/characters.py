@@ -10,6 +10,8 @@ import re
 import unicodedata
 from fractions import Fraction
 
+from turntree.rewards.reading.chinese_numerals import written
+
 _SIGNS = {
     "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-", "\ufe63": "-",
     "\uff0c": ",", "\u3001": ",", "\uff1b": ";", "\u3002": ".", "\uff61": ".",
@@ -54,6 +56,8 @@ _FOREIGN = {
     for word in words.split()
 }  # fmt: skip
 """Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing."""
+_THOUSANDS_IN_CHINESE = {"千": r"\cdot1000 ", "万": r"\cdot10000 ", "亿": r"\cdot100000000 "}
+"""Behind digits: ``5万``."""
 _FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _DOT_ABOVE = re.compile("([0-9])\u0307")
@@ -82,7 +86,7 @@ def normalized(text: str) -> str:
         text = _DOT_ABOVE.sub(r"\\dot{\1}", text)
         text = _FOREIGN_RUN.sub(lambda match: _translated(match[0]), text)
         text = _RUN.sub(_raised_or_lowered, text)
-        text = _OTHER.sub(lambda match: _written(match[0]), text)
+        text = _OTHER.sub(lambda match: _sign(match[0]), text)
     if "\\" in text or "{,}" in text or "~" in text:
         text = _ROW_SPACING.sub(r"\1 ", text)
         text = _DECIMAL_COMMA.sub(".", _THOUSANDS.sub("", text))
@@ -100,12 +104,18 @@ def _raised_or_lowered(match: re.Match[str]) -> str:
 
 
 def _translated(run: str) -> str:
-    """A unit, counter or conjunction in English; other words stay, for the tokenizer to refuse."""
+    """A number, unit, counter or conjunction as LaTeX has it; other words stay, for the tokenizer to refuse."""
     english = _FOREIGN.get(run)
+    if english is None:
+        number, rest = written(run)
+        if number:
+            return f" {number} " + (_translated(rest) if rest else "")
+        if run in _THOUSANDS_IN_CHINESE:
+            return _THOUSANDS_IN_CHINESE[run]
     return run if english is None else rf"\text{{ {english} }}" if english else " "
 
 
-def _written(character: str) -> str:
+def _sign(character: str) -> str:
     if (sign := _SIGNS.get(character)) is not None:
         return sign
     name = unicodedata.name(character, "")
@@ -120,7 +130,7 @@ def _written(character: str) -> str:
         return " "
     if name.startswith(("MATHEMATICAL ", "FULLWIDTH ")):
         plain = unicodedata.normalize("NFKC", character)
-        return plain if plain.isascii() or len(plain) > 1 or plain == character else _written(plain)
+        return plain if plain.isascii() or len(plain) > 1 or plain == character else _sign(plain)
     return character
 
 

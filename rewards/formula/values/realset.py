@@ -7,15 +7,18 @@ compared as values in high precision. Sets with symbolic ends are not covered.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 from mpmath import mp
 
 from turntree.rewards.formula.syntax.nodes import (
+    Add,
     Builder,
     Call,
     Const,
     Group,
+    Mul,
     Node,
     Num,
     Pow,
@@ -26,10 +29,12 @@ from turntree.rewards.formula.syntax.nodes import (
     Sym,
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.formula.values.numeric import DIGITS
+from turntree.rewards.formula.values.rational import Quotient, quotient
 from turntree.rewards.limits import MAX_ELEMENTS
 
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "=": "="}
@@ -166,27 +171,29 @@ def _relation(node: Rel) -> RealSet | None:
         return _set(inside) if inside is not None else None
     if any(sign not in _TURNED for sign in node.signs):
         return None
-    subject = [place for place, term in enumerate(node.terms) if term is not None and free_variables(term)]
-    if len(subject) != 1 or len(free_variables(node)) != 1:
+    names = free_variables(node)
+    if len(names) != 1:
         return None
+    (name,) = names
     found: RealSet = REALS
     for place, sign in enumerate(node.signs):
         left, right = node.terms[place], node.terms[place + 1]
-        if left is None or right is None:
-            return None
-        if place == subject[0]:
-            bound = _ends(right)[0]
-        elif place + 1 == subject[0]:
-            bound, sign = _ends(left)[0], _TURNED[sign]
-        else:
-            return None
-        middle = node.terms[subject[0]]
-        assert middle is not None
-        solved = _solved(middle, sign, bound)
+        solved = None if left is None or right is None else _compared(left, sign, right, name)
         if solved is None:
             return None
         found = _intersection(found, solved)
     return found
+
+
+def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
+    """The solutions of a relation in one variable."""
+    if not free_variables(left):
+        left, right, sign = right, left, _TURNED[sign]
+    if isinstance(left, Sym) and not free_variables(right):
+        return _half_line(sign, _ends(right)[0])
+    if (ratio := quotient(Add((left, Mul((MINUS_ONE, right)))), name)) is not None:
+        return _signed(ratio, sign)
+    return None if free_variables(right) else _solved(left, sign, _ends(right)[0])
 
 
 def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
@@ -205,19 +212,40 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
         return _undone(subject, argument, sign, bound)
     if isinstance(subject, Sym):
         return _half_line(sign, bound)
-    names = sorted(free_variables(subject))
-    if len(names) == 1:
-        try:
-            points = ({names[0]: Fraction(place)} for place in (0, 1, 2, 5))
-            at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
-        except (CannotEvaluate, Undefined):
-            return None
-        if any(isinstance(value, mp.mpc) for value in at):
-            return None
-        slope = at[1] - at[0]
-        if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
-            return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
+    (name,) = free_variables(subject)
+    return _linear(subject, name, sign, bound)
+
+
+def _linear(subject: Node, name: str, sign: str, bound: Value) -> RealSet | None:
+    """The solutions of a relation between a multiple or a shift of a variable, and a bound."""
+    try:
+        points = ({name: Fraction(place)} for place in (0, 1, 2, 5))
+        at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
+    except (CannotEvaluate, Undefined):
+        return None
+    if any(isinstance(value, mp.mpc) for value in at):
+        return None
+    slope = at[1] - at[0]
+    if slope != 0 and _close(at[2] - at[1], slope) and _close(at[3] - at[2], 3 * slope):
+        return _half_line(sign if slope > 0 else _TURNED[sign], (bound - at[0]) / slope)
     return None
+
+
+def _signed(ratio: Quotient, sign: str) -> RealSet:
+    """Where a quotient of polynomials is positive, negative or zero, as a sign says."""
+    roots = ratio.roots()
+    holds_at = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (1, 0), "=": (0,), "!=": (-1, 1)}[sign]
+    found = []
+    for low, high in pairwise((-mp.inf, *roots, mp.inf)):
+        between = mp.mpf(0) if low == -mp.inf and high == mp.inf else high - 1 if low == -mp.inf else low + 1
+        if not mp.isinf(low) and not mp.isinf(high):
+            between = (low + high) / 2
+        value = ratio.value(between)
+        if value is not None and (0 if not ratio.above else mp.sign(value)) in holds_at:
+            found.append(Piece(low, high, False, False))
+    if 0 in holds_at:
+        found += [Piece(root, root, True, True) for root in roots if ratio.value(root) is not None]
+    return _union(tuple(found))
 
 
 def _argument(subject: Node) -> Node | None:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from turntree.rewards.formula.syntax.nodes import Add, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
+from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
@@ -78,6 +78,8 @@ def flattened(node: Node) -> Node:
     match node:
         case Num(value):
             return Num(value)
+        case Based(_, 10):
+            return Num(node.value)
         case Quantity(value, unit):
             return Quantity(flattened(value), unit)
         case Add(terms):

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from math import gcd
 
-from turntree.rewards.formula.asked import Piece, flattened, parts, pieces, shape, without_unit
+from turntree.rewards.formula.question.pieces import Piece, flattened, parts, pieces, shape, without_unit
+from turntree.rewards.formula.question.shapes import lowest, undivided
 from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
@@ -62,7 +62,7 @@ def is_evaluated(node: Node, gold: Node) -> bool:
         case Add(terms):
             return sum(isinstance(term, Num) for term in terms) < 2 and all(is_evaluated(term, gold) for term in terms)
         case Mul(factors):
-            return _lowest(factors) and all(is_evaluated(_undivided(factor), gold) for factor in factors)
+            return lowest(factors) and all(is_evaluated(undivided(factor), gold) for factor in factors)
         case Pow(base, Num(exponent)):
             root = exponent.denominator != 1 and not isinstance(_value(node), Fraction)
             scale = base == Num(Fraction(10)) and exponent.denominator == 1
@@ -78,23 +78,6 @@ def _operation(node: Node) -> str:
     if isinstance(node, Pow) and isinstance(node.exponent, Num):
         return "root" if node.exponent.value.denominator > 1 else "quotient" if node.exponent == MINUS_ONE else "power"
     return type(node).__name__
-
-
-def _undivided(factor: Node) -> Node:
-    return factor.base if isinstance(factor, Pow) and factor.exponent == MINUS_ONE else factor
-
-
-def _lowest(factors: tuple[Node, ...]) -> bool:
-    """Whether a product has at most one integer above and one below, without a common divisor."""
-    above = [factor.value for factor in factors if isinstance(factor, Num)]
-    below = [
-        inner.value for factor in factors if (inner := _undivided(factor)) is not factor and isinstance(inner, Num)
-    ]
-    if len(above) > 1 or len(below) > 1:
-        return False
-    if any(number.denominator != 1 for number in (*above, *below)):
-        return not below
-    return not (above and below) or gcd(int(above[0]), int(below[0])) == 1
 
 
 def _is_atomic(node: Node) -> bool:

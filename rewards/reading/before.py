@@ -1,0 +1,66 @@
+r"""What stands before a box and belongs to its value: a sign, a factor, a root around it.
+
+Invariant: only a bounded part of the text is looked at. A blank that is filled in stays what it is: in an equation with
+a known left side, ``7 = 3 + \boxed{4}``, or in an expression with variables, ``(x-2)(x-\boxed{3})``.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPERATED = re.compile(
+    r"(?:(?:[-+/^\u2212\u00b1\u00d7\u00b7\u00f7]|(?<=[\d)}])\s?\*|\\(?:cdot|times|div|pm|mp)(?![a-zA-Z]))\s*|"
+    r"\\(?:[dtc]?frac|sqrt(?:\[[^\]]{0,9}\])?)\s*(?:\{[^{}$]{0,60}\}\s*)?\{\s*|\^\{\s*|(?:\\left\s*)?\(\s*)+$"
+)
+_CUT = re.compile(
+    r"\$|\\[(\[]|\n|[.;:!?,]\s|\\(?:text|mathrm|mathbf|textbf)\s*\{[^{}]*\}|\\q?quad|&|\\\\|"
+    r"\\[a-zA-Z]*arrow|(?<![\\a-zA-Z])[a-zA-Z]{2,}(?![a-zA-Z])[\s*]+|[=<>\u2248\u2264\u2265]|"
+    r"\\(?:approx|le|ge|leq|geq|equiv|to|implies|therefore|so)(?![a-zA-Z])"
+)
+_RELATION = re.compile(r"[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-zA-Z])")
+_END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
+_BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s*$")
+_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
+_SEEN, _FAR = 100, 400
+SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
+"""Last characters of what may belong to a box."""
+_ENDS = SIGNS | frozenset("tsvmp")
+"""The same, with those of commands."""
+
+
+def whole(text: str, start: int, end: int, content: str) -> str | None:
+    r"""The formula that a box is an operand of.
+
+    Args:
+        text: The text.
+        start: Where the box begins.
+        end: Behind it.
+        content: What is in it.
+
+    Returns:
+        The formula with the content in place of the box; ``None`` where the box stands for itself.
+
+    Example:
+        >>> [whole(rf"$x={before}\boxed{{7}}$", 3 + len(before), 12 + len(before), "7") for before in ("", "-", "2+")]
+        [None, '-(7)', '2+(7)']
+    """
+    before = text[max(0, start - _SEEN) : start]
+    if before.rstrip()[-1:] not in _ENDS or _OPERATED.search(before) is None or _BULLET.search(before):
+        return None
+    if before[-1].isspace() and not _in_formula(text[max(0, start - _FAR) : start]):
+        return None
+    cut = max((match.end() for match in _CUT.finditer(before)), default=0)
+    tail, stated = before[cut:].lstrip(), before[max(before.rfind("$", 0, cut), before.rfind("\n", 0, cut)) + 1 : cut]
+    if not tail.strip("({ ") or _LETTER.search(tail):
+        return None
+    rest = text[end : end + _SEEN]
+    if (stop := _END.search(rest)) is not None:
+        rest = rest[: stop.start()]
+    blank = _RELATION.search(rest) or (_RELATION.search(stated) and not _LETTER.search(stated))
+    return None if blank else f"{tail}({content}){rest}".strip()
+
+
+def _in_formula(before: str) -> bool:
+    dollars = before.replace("\\$", "").replace("$$", "$").count("$")
+    opened, closed = (max(before.rfind(one), before.rfind(other)) for one, other in (("\\(", "\\["), ("\\)", "\\]")))
+    return dollars % 2 == 1 or opened > closed
