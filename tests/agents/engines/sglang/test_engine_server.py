@@ -26,7 +26,7 @@ from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 
-pytestmark = pytest.mark.sglang
+pytestmark = [pytest.mark.sglang, pytest.mark.release]  # test_engine.py checks the engine, test_server.py the client
 
 _SGLANG = "from sglang.cli.main import main; main()"
 """The command ``sglang``, in this environment."""
