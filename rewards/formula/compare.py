@@ -10,9 +10,9 @@ import re
 
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.formula.clock import same_time
-from turntree.rewards.formula.question.form import contradicts, lacks_form
+from turntree.rewards.formula.form import contradicts, lacks_form
 from turntree.rewards.formula.options import compare_option, is_option, same_letters, without_option
-from turntree.rewards.formula.question.restated import is_restated
+from turntree.rewards.formula.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
 from turntree.rewards.formula.syntax.nouns import can_be_noun

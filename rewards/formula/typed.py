@@ -9,7 +9,6 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import combinations
 
-from turntree.rewards.formula.constants import renamed
 from turntree.rewards.formula.equations import compare_relations
 from turntree.rewards.formula.labels import as_range, held_chain, labelled, same_name
 from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of, without_domain
@@ -41,6 +40,7 @@ from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out, united
+from turntree.rewards.formula.values.constants import renamed
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
 from turntree.rewards.reading import flags

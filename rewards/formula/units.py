@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Quantity, Sym
+from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Sym
 from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.reading import flags
@@ -149,12 +149,41 @@ def opposed(unit: str, other: str) -> bool:
 
 
 def spelled_out(node: Node, other: Node) -> Node:
-    """A quantity as a product where the letters of its unit are the other's variables: ``4 V`` beside ``4V``."""
+    """A quantity as a product where the letters of its unit are the other's variables, ``4V`` beside ``4 V``."""
     if isinstance(node, Quantity) and not isinstance(other, Quantity):
         letters = [letter for word in node.unit.split() for letter in word]
         if letters and len(set(letters)) == len(letters) and set(letters) == free_variables(other):
             return Mul((node.value, *map(Sym, letters)))
+    if isinstance(other, Quantity) and isinstance(node, Mul):
+        return _as_quantity(node)
     return node
+
+
+def _as_quantity(product: Mul) -> Node:
+    r"""A number times a quotient of letters that is a known unit, ``5\frac{m}{s}``; any other product unchanged."""
+    values: list[Node] = []
+    above: list[str] = []
+    below: list[str] = []
+    stack = [*product.factors]
+    while stack:
+        match factor := stack.pop(0):
+            case Mul(inner):
+                stack[:0] = inner
+            case Sym(name):
+                above.append(name)
+            case Pow(Mul(inner), Num(exponent)) if exponent == -1:
+                stack[:0] = [Pow(one, Num(exponent)) for one in inner]
+            case Pow(Pow(Sym() as base, Num(inner_exponent)), Num(exponent)) if exponent == -1:
+                stack.insert(0, Pow(base, Num(-inner_exponent)))
+            case Pow(Sym(name), Num(exponent)) if exponent.denominator == 1:
+                (above if exponent > 0 else below).extend([name, f"^{abs(exponent)}"] if abs(exponent) > 1 else [name])
+            case _:
+                values.append(factor)
+    unit = " ".join([*above, "/", *below])
+    known = read_unit(unit) if above and below and values else None
+    if known is None or not known.known or any(map(free_variables, values)):
+        return product
+    return Quantity(values[0] if len(values) == 1 else Mul(tuple(values)), unit)
 
 
 def united(node: Node) -> Node:

@@ -15,7 +15,7 @@ _PARTED = re.compile(f"({_RUN.pattern})分之({_RUN.pattern})")
 
 
 def written(text: str) -> tuple[str, str]:
-    """The number that a text begins with, as LaTeX, and the rest of the text; an empty number where it begins with none.
+    """The number that a text begins with, as LaTeX, empty where there is none; and the rest of the text.
 
     Example:
         >>> [written(text) for text in ("三十五", "五分之三", "一千二百零五米", "十个", "个")]
@@ -26,8 +26,8 @@ def written(text: str) -> tuple[str, str]:
         if below is not None and above is not None and below > 0:
             value = rf"{above}\%" if parted[1] == "百" else rf"\frac{{{above}}}{{{below}}}"
             return value, text[parted.end() :]
-    if (run := _RUN.match(text)) is not None and (value := number(run[0])) is not None:
-        return str(value), text[run.end() :]
+    if (run := _RUN.match(text)) is not None and (named := number(run[0])) is not None:
+        return str(named), text[run.end() :]
     return "", text
 
 

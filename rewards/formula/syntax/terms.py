@@ -355,6 +355,10 @@ class Terms(Cursor):
         self.place = place
         return None
 
+    def _ends_factor(self, distance: int) -> bool:
+        """Whether a relation, a bracket that closes, a comma or the end is at a distance."""
+        return self.ahead(distance).text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
+
     def _power(self, base: Node) -> Node:
         self.take()
         if self.at("prime") or (self.at("{") and self.ahead().text == "prime"):
@@ -366,6 +370,10 @@ class Terms(Cursor):
         if self.at("{") and self.ahead().text == "circ" and self.ahead(2).text == "}":
             self.place += 3
             return self._degrees(base)
+        braced = self.at("{") and self.ahead(2).text == "}"
+        if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or self._ends_factor(1)):
+            self.place += 3 if braced else 1
+            return Sym(f"{base.name}*")
         with self.nested():
             exponent = self.argument()
             if self.at("^"):

@@ -112,7 +112,20 @@ def ordered(node: Node) -> object:
             return ("signed", sign, ordered(term))
         case Quantity(value, unit):
             return ("quantity", unit, ordered(value))
+        case SetOp("cup" | "cap" as sign):
+            return (sign, tuple(sorted(map(ordered, _operands(node, sign)), key=repr)))
+        case SetOp(sign, left, right):
+            return (sign, ordered(left), ordered(right))
     return node
+
+
+def _operands(node: Node, sign: str) -> Iterator[Node]:
+    """What a chain of unions, or of intersections, joins."""
+    if isinstance(node, SetOp) and node.sign == sign:
+        yield from _operands(node.left, sign)
+        yield from _operands(node.right, sign)
+    else:
+        yield node
 
 
 def replaced(node: Node, values: Mapping[str, Node]) -> Node:

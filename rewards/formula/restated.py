@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
-from turntree.rewards.formula.question.pieces import Piece, flattened, parts, pieces, shape, without_unit
-from turntree.rewards.formula.question.shapes import lowest, undivided
+from turntree.rewards.formula.asked import Piece, flattened, parts, pieces, shape, without_unit
+from turntree.rewards.formula.shapes import lowest, undivided
 from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.terms import MINUS_ONE

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import gcd
 
-from turntree.rewards.formula.question.pieces import flattened, parts, without_unit
+from turntree.rewards.formula.asked import flattened, parts, without_unit
 from turntree.rewards.formula.syntax.nodes import Add, Call, Const, Mul, Node, Num, Pow, Quantity, Ratio, Rel, Sym
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, walk
@@ -30,9 +30,7 @@ def undivided(factor: Node) -> Node:
 def lowest(factors: tuple[Node, ...]) -> bool:
     """Whether a product has at most one integer above and one below, without a common divisor."""
     above = [factor.value for factor in factors if isinstance(factor, Num)]
-    below = [
-        inner.value for factor in factors if (inner := undivided(factor)) is not factor and isinstance(inner, Num)
-    ]
+    below = [inner.value for factor in factors if (inner := undivided(factor)) is not factor and isinstance(inner, Num)]
     if len(above) > 1 or len(below) > 1:
         return False
     if any(number.denominator != 1 for number in (*above, *below)):

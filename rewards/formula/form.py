@@ -10,11 +10,12 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from turntree.rewards.formula.question import shapes
-from turntree.rewards.formula.question.pieces import flattened, pieces, shape, without_unit
-from turntree.rewards.formula.question.shapes import Form
+from turntree.rewards.formula import shapes
+from turntree.rewards.formula.asked import flattened, pieces, shape, without_unit
+from turntree.rewards.formula.shapes import Form
 from turntree.rewards.formula.syntax.nodes import Node, Num, Quantity, Rel
 from turntree.rewards.formula.syntax.walk import free_variables
+
 
 def lacks_form(question: str, gold: Node, answer: Node) -> bool:
     """Whether a right answer has another form than the question asks for and the gold answer has.
@@ -72,7 +73,8 @@ _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = tuple(
         (rf"\b(?:as|to|into|in the form of) an? (?:(?:{_KINDS}) )*fraction", shapes.is_fraction),
         (r"\b(?:as|to|into|in the form of) an? (?:quotient|ratio) of (?:two )?integers", shapes.is_fraction),
         (
-            r"\b(?:in|to|into) (?:its |the )?(?:lowest|simplest|reduced) (?:terms|form)|(?:reduced|irreducible) fraction",
+            r"\b(?:in|to|into) (?:its |the )?(?:lowest|simplest|reduced) (?:terms|form)|"
+            r"(?:reduced|irreducible) fraction",
             shapes.is_in_lowest_terms,
         ),
         (
