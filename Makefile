@@ -46,7 +46,7 @@ test-site:
 
 test-interop:  # bridges and the gateway's clients against the packages themselves; nothing is downloaded
 	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop \
-	  $(or $(TESTS),tests/envs/bridges tests/agents/gateway/clients tests/agents/harness)
+	  $(or $(TESTS),tests/envs/bridges tests/agents/gateway/clients tests/agents/harness tests/docs/test_pages.py)
 
 VLLM_FILES := $(sort $(shell grep -rlE "mark.vllm|pytest.mark, engine" tests --include=test_*.py))
 test-vllm:  # what is marked "once" runs with the first version alone

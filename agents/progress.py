@@ -1,4 +1,4 @@
-"""What a command shows of long work: bars on a terminal, elsewhere a line at least every half minute."""
+"""What a command shows of long work: bars on a terminal, elsewhere a line at least twice a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-SILENCE = 30.0
+SILENCE = 25.0
 """Most seconds without a line where no bar is drawn."""
 _WIDE = 160
 """Characters of such a line, whatever the width of a terminal that is not there."""

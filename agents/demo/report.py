@@ -23,6 +23,7 @@ from turntree.agents.evaluation.machine import machine_facts
 from turntree.agents.files import write_whole
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 from turntree.agents.viewer.dialogue_view import branches, bubbles
+from turntree.envs.catalogue import find_entry
 from turntree.spec_tree.budget.choices import summed
 
 _SMOOTH = 5
@@ -80,6 +81,7 @@ def render(run: RunRecord) -> str:
         choices=_choices(run.comparison) if run.comparison else [],
         fold=_FOLD,
         shown=[(step, episode, bubbles(episode, run.decode)) for step, episode in run.shown],
+        entry=find_entry(run.shown[-1][1].env_id) if run.shown else None,
         view=shlex.join(["turntree", "view", str(run.root)]),
         prompt=run.tree.prompt if run.tree else "",
         tree=branches(run.tree.root, run.decode) if run.tree else None,

@@ -122,7 +122,7 @@ async function filter() {
   if (name) shown.sort((a, b) => sign * (value(a) - value(b)) || a - b);
   const sum = (of) => shown.reduce((total, n) => total + of(n), 0);
   const steps = sum((n) => c.steps[n]), scored = shown.filter((n) => c.outcome[n] === "solved" || c.outcome[n] === "not solved");
-  $("summary").textContent = `${shown.length} of ${c.reward.length} episodes` + (!shown.length ? "" :
+  $("summary").textContent = `${shown.length.toLocaleString("en")} of ${c.reward.length.toLocaleString("en")} episodes` + (!shown.length ? "" :
     `, reward ${(scored.reduce((total, n) => total + c.reward[n], 0) / Math.max(1, scored.length)).toFixed(3)}` +
     (steps ? `, ${(sum((n) => c.tokens[n]) / steps).toFixed(2)} tokens a step` : ""));
   $("list").scrollTop = 0;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -12,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from benchmark_modules import benchmark_module
+from chat_tokenizers import chatml_tokenizer
 from interpreter import python
 from omegaconf import OmegaConf
+from pages import PAGES, ROOT, blocks, commands, python_blocks
 from tables import table
+from tiny_llama import save_chat_llama
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 from typer.main import get_command
@@ -24,41 +26,53 @@ from turntree.agents.evaluation.suite import read_suite
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError
 
-ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL)
-"""Python, and what it prints where that stands below it."""
-NOT_ALONE = {
-    "docs/howto/vllm.md": "needs vLLM",
-    "docs/howto/sglang.md": "needs SGLang",
-    "README.md": "needs a model",
-}
-"""Pages whose blocks cannot run by themselves, and why."""
+BRIDGES = ROOT / "docs/howto/bridges.md"
+"""The page whose blocks need the bridged libraries: they run in ``make test-interop``, and Harbor's with its tests."""
 COMMAND = get_command(app)
 END = "--- a block ends here"
-COMMANDS = re.compile(r"^```(?:bash)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = {
-    str(path.relative_to(ROOT)): BLOCK.findall(path.read_text(encoding="utf-8"))
-    for path in [ROOT / "README.md", ROOT / "envs/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = [page for page in PAGES if page != BRIDGES and python_blocks(page)]
+RUN_BY = {
+    "python": {"test_the_blocks_of_a_page_run_and_print_what_it_shows", "test_the_blocks_of_the_bridges_run"},
+    "text": {"test_the_blocks_of_a_page_run_and_print_what_it_shows"},
+    "json": {"test_the_rows_shown_for_score_are_scored"},
+    "yaml": {"test_the_yaml_of_the_pages_is_read"},
 }
+"""Of each language the tests that run its blocks; those of a shell run in ``test_commands.py``."""
 
 
-def test_there_are_pages_to_run() -> None:
-    assert len(PAGES["docs/tutorial.md"]) >= 8
+def test_every_block_of_every_page_is_of_a_kind_that_a_test_runs() -> None:
+    kinds = {block.language for page in PAGES for block in blocks(page)}
+    of_sphinx = {kind for kind in kinds if kind.startswith("{")}
+    assert kinds - of_sphinx == {*RUN_BY, "", "bash"}
+    assert set().union(*RUN_BY.values()) <= {*globals()}
+    assert sum(len(python_blocks(page)) for page in RUN) > 15
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks and page not in NOT_ALONE])
-def test_the_blocks_of_a_page_run_and_print_what_it_shows(page: str, tmp_path: Path) -> None:
-    (tmp_path / "page.py").write_text(f"print({END!r})\n".join(code for code, _ in PAGES[page]), encoding="utf-8")
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(page: Path, tmp_path: Path) -> None:
+    shown = python_blocks(page)
+    assert sum(output != "" for _, output in shown) == [block.language for block in blocks(page)].count("text")
+    (tmp_path / "page.py").write_text(f"print({END!r})\n".join(code for code, _ in shown), encoding="utf-8")
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = python("page.py", cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split(f"{END}\n") == [output for _, output in PAGES[page]]
+    assert done.stdout.split(f"{END}\n") == [output for _, output in shown]
 
 
-@pytest.mark.parametrize("page", [page for page in NOT_ALONE if page in PAGES])
-def test_the_blocks_of_every_other_page_are_python(page: str) -> None:
-    for code, _ in PAGES[page]:
-        ast.parse(code)
+@pytest.mark.interop
+def test_the_blocks_of_the_bridges_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trl.chat_template_utils import qwen3_chat_template
+
+    monkeypatch.chdir(tmp_path)
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template, tokenizer.pad_token = qwen3_chat_template, tokenizer.eos_token
+    save_chat_llama(tmp_path / "DIR", tokenizer)
+    words = "eval turntree/Arithmetic-v0 --model DIR -n 2 --max-tokens 8 --out arithmetic.jsonl"
+    assert python("-m", "turntree.agents.cli", *words.split()).returncode == 0
+    for code, _ in python_blocks(BRIDGES):
+        if "Harbor(" not in code:
+            exec(compile(code, BRIDGES, "exec"), {"__name__": "page"})
+    assert (tmp_path / "logs/arithmetic.eval").stat().st_size > 0
 
 
 def block_after(page: str, heading: str) -> str:
@@ -79,7 +93,8 @@ def test_the_rows_shown_for_score_are_scored(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("place", "words"), enumerate(table(__file__, "refused")))
 def test_refusals_are_shown_as_they_are_said(place: int, words: list[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
-    shown = block_after("docs/training.md", "refused by name:").splitlines()[place]
+    places = ("refused by name:", "lists what becomes of each:")
+    shown = [line for one in places for line in block_after("docs/training.md", one).splitlines()][place]
     with pytest.raises(ConfigError) as said:
         compose(None, words)
     assert shown == f"turntree: {said.value}"
@@ -109,13 +124,15 @@ def test_the_picture_of_the_readme_shows_the_recorded_trainings(scheme: str) -> 
     assert f"docs/passes_{scheme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def lines_of_pages() -> dict[str, str]:
-    """Each command of the blocks without a language, and its page; README's run word for word in their own test."""
+def lines_of_pages() -> dict[str, Path]:
+    """Each command of the pages, in blocks and in the text, and its page; README's have a test of their own."""
     found = {}
-    for path in [ROOT / "envs/README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for block in COMMANDS.findall(path.read_text(encoding="utf-8")):
-            for line in block.replace("\\\n", " ").splitlines():
-                found[line.partition("  #")[0].strip()] = str(path.relative_to(ROOT))
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        in_text = [" ".join(words.split()) for words in re.findall(r"`(turntree [^`]+)`", text)]
+        found |= dict.fromkeys(
+            commands(page) + [line for line in in_text if not re.search(r" [|\[]|\.\.\.", line)], page
+        )
     return {line: page for line, page in found.items() if re.match(r"([A-Z_]+=\S+ )?(turntree|make|python) ", line)}
 
 
@@ -134,15 +151,20 @@ def refusal(line: str) -> str | None:
             command = command.commands[words.pop(0)]
         command.make_context(line, words)
     except (TyperException, KeyError) as error:
-        return repr(error)
+        named_alone = type(error).__name__ in (
+            "MissingParameter",
+            "BadOptionUsage",
+        )  # the text names what takes a value
+        return None if named_alone else repr(error)
     return None
 
 
 def test_every_command_of_the_pages_is_one_with_its_options() -> None:
     lines = lines_of_pages()
-    assert len(lines) > 40
-    assert {line: (page, why) for line, page in lines.items() if (why := refusal(line))} == {}
-    assert all(map(refusal, ("turntree eval ENV --modle DIR", "turntree evaluate", "make nothing", "python none.py")))
+    assert len(lines) > 100
+    assert {line: (page.name, why) for line, page in lines.items() if (why := refusal(line))} == {}
+    wrong = ["turntree eval ENV --modle DIR", "turntree train --engine vllm x", "turntree evaluate", "make nothing"]
+    assert all(map(refusal, [*wrong, "python none.py"]))
 
 
 def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
@@ -158,3 +180,7 @@ def test_the_yaml_of_the_pages_is_read(tmp_path: Path) -> None:
     weights = dict(OmegaConf.create(shaping).turntree.rewards)
     named = [f"turntree.rewards.{name}={weight}" for name, weight in weights.items()]
     assert dict(compose(None, [*environment, *named]).settings.rewards) == weights
+    (tmp_path / "judged.yaml").write_text(
+        block_after("docs/howto/reward.md", "`turntree.agents.scoring.judge_settings`")
+    )
+    assert compose(str(tmp_path / "judged.yaml"), environment).settings.rewards["judge"]["weight"] == 0.2

@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
+from turntree.agents.progress import SILENCE
 from turntree.agents.verl.records.lost_steps import LostSteps
 from turntree.agents.verl.records.phases import Phase, PhaseReader
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReader, StepReport
-
-SILENCE = 30.0
-"""Most seconds without a word of a training."""
 
 
 class Progress:

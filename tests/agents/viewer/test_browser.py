@@ -67,7 +67,7 @@ def open_row(page: Any, number: int) -> None:
 
 
 def test_thousands_of_episodes_are_listed_with_few_elements(page: Any, episodes: int) -> None:
-    assert page.inner_text("#summary").startswith(f"{episodes} of {episodes} episodes")
+    assert page.inner_text("#summary").startswith(f"{episodes:,} of {episodes:,} episodes")
     assert page.locator(".row").count() < 60
     page.evaluate("document.getElementById('list').scrollTop = 1e9")
     page.wait_for_selector(f"#row-{episodes - 1}")
@@ -75,7 +75,7 @@ def test_thousands_of_episodes_are_listed_with_few_elements(page: Any, episodes:
 
 def test_filters_leave_what_they_say(page: Any, episodes: int) -> None:
     page.select_option("#outcome", "failure")
-    assert page.inner_text("#summary").startswith(f"{episodes // 4} of")
+    assert page.inner_text("#summary").startswith(f"{episodes // 4:,} of")
     page.fill("#from", "20")
     assert page.inner_text("#summary").startswith(f"{episodes // 80} of")
     page.fill("#find", "adder no-such-word")
@@ -158,6 +158,8 @@ def test_the_report_has_room_on_a_phone_and_shows_two_episodes(browser: Any, tmp
     page = browser.new_page(viewport={"width": width, "height": 844})
     page.goto(write_report(tmp_path).as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    open_tables = "[...document.querySelectorAll('section > .wide')]"
+    assert page.evaluate(f"{open_tables}.length > 1 && {open_tables}.every(e => e.scrollWidth <= e.clientWidth)")
     lefts = [box.bounding_box()["x"] for box in page.locator(".chat").all()]
     assert (lefts[0] == lefts[1]) is (width == 390), "one above the other, or side by side"
     page.close()

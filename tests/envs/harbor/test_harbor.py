@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from containers import docker, running
 from machine_speed import eventually
+from pages import ROOT, python_blocks
 from playing import use
 
 from turntree.envs.errors import DataError, SandboxError, SnapshotError
@@ -205,3 +206,15 @@ def test_tests_without_a_verdict_are_a_failure(
 def test_an_image_that_cannot_be_built_is_no_verdict(write: Write, busybox_image: str) -> None:
     with pytest.raises(SandboxError, match="build"):
         harbor(write("one", **{"environment/Dockerfile": f"FROM {busybox_image}\nRUN exit 3\n"}), busybox_image)
+
+
+def test_the_lines_of_the_page_open_a_task(
+    write: Write, busybox_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("one", '[environment]\nnetwork_mode = "no-network"').parent.rename(tmp_path / "terminal-bench-2")
+    monkeypatch.chdir(tmp_path)
+    (code,) = [code for code, _ in python_blocks(ROOT / "docs/howto/bridges.md") if "Harbor(" in code]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["env"].close()
+    assert "Write 42 to /app/answer." in names["opening"]
