@@ -20,6 +20,7 @@ from dataclasses import replace
 from turntree.agents.engines.judged import shared
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest, derive_seed
 from turntree.agents.engines.splice import join
+from turntree.agents.resuming.lost_turns import LostTurns
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.spec_tree import DialogueState
@@ -58,7 +59,7 @@ class InterruptedTurns:
         trained: Seeds = (),
         wait: Callable[[], Awaitable[None]] = pause,
     ) -> None:
-        self._engine = engine
+        self._engine = LostTurns(engine, counts)
         self._keeps = on_resume is OnResume.KEEP
         self._counts = counts
         self._trained = trained

@@ -21,6 +21,7 @@ from typing import Any
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.resuming.interrupted_turns import Seeds, judge, longer, pause
+from turntree.agents.resuming.lost_turns import LostTurns
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_counts import ResumeCounts
 
@@ -63,7 +64,7 @@ class OvertakenEpisode:
     ) -> None:
         self.env = env
         self.counts = ResumeCounts()
-        self._engine = engine
+        self._engine = LostTurns(engine, self.counts)
         self._roll = roll
         self._newest = newest
         self._trained = trained

@@ -25,6 +25,8 @@ class ResumeCounts:
     """Time in requests that judge."""
     rewinds: int = 0
     """Times that an episode went back to a turn before its last."""
+    lost_turns: int = 0
+    """Turns that were requested again, as the engine's process had ended."""
     stale_episodes: int = 0
     """Episodes with turns of an earlier policy, as their environment cannot be set back."""
 

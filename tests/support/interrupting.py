@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from cores import CONFIG, tiny_llama
 
 from turntree.agents.engines.local import LocalEngine
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
+from turntree.agents.errors import EngineLost
 from turntree.spec_tree import SpecForest
 
 
@@ -34,12 +35,16 @@ class InterruptedEngine:
         moments: Tokens sampled before each update, those of judged guesses included.
         by: How far an update moves the weights.
         version: Version of the weights that it begins with.
+        deaths: Numbers of the requests, from 1, under which it dies after it has sampled; it is back at once.
     """
 
-    def __init__(self, moments: Sequence[int] = (), *, by: float = 0.1, version: int = 0) -> None:
+    def __init__(
+        self, moments: Sequence[int] = (), *, by: float = 0.1, version: int = 0, deaths: Collection[int] = ()
+    ) -> None:
         self.engine = LocalEngine(tiny_llama(), config=CONFIG, forest=SpecForest())
         self._moments = list(moments)
         self._by = by
+        self._deaths = deaths
         self.version = version
         self.requests: list[TurnRequest] = []
         self.sampled = 0
@@ -60,6 +65,8 @@ class InterruptedEngine:
         if self._moments and self.sampled >= self._moments[0]:
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT, weights_version=self.version)
         turn = await self.engine.generate(replace(request, watch=self._watch))
+        if len(self.requests) in self._deaths:
+            raise EngineLost("it was killed")
         cut = self._moments and self.sampled >= self._moments[0] and turn.token_ids[-1] not in _stops(request)
         whole = len(turn.token_ids) == request.sampling.max_tokens
         return replace(turn, finish_reason=FinishReason.ABORT) if cut and not whole else turn

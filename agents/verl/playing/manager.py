@@ -45,6 +45,7 @@ from turntree.agents.verl.episodes.async_sampler import JUDGED
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
+from turntree.agents.verl.playing.overtaken_groups import EndedGroup, OvertakenGroups
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
@@ -130,12 +131,17 @@ class EpisodeManager(AgentLoopManagerTQ):
         if self._restored:
             return
         self._restored = True
-        known = {row["uid"] for row in _rows(prompts)}
-        if lost := sorted(_finished() - known):
-            rows = transfer_queue.kv_batch_get(keys=lost, partition_id="train")
-            assign_non_tensor_data(rows, "global_steps", int(_rows(prompts)[0]["global_steps"]))
-            transfer_queue.kv_batch_put(keys=lost, partition_id="train", tags=[{"status": "pending"} for _ in lost])
-            self.generate_sequences(rows)
+        held = (transfer_queue.kv_list("train") or {}).get("train", {})
+        if rows := [key for key, tag in held.items() if not tag.get("is_prompt")]:  # nothing was played yet
+            transfer_queue.kv_clear(keys=rows, partition_id="train")
+        if ended := sorted(key for key, tag in held.items() if tag.get("status") == "finished"):
+            step = int(_rows(prompts)[0]["global_steps"])
+            batch = transfer_queue.kv_batch_get(keys=ended, partition_id="train")
+            assign_non_tensor_data(batch, "global_steps", step)
+            # As verl has it of those that had not ended: what was quicker before the kill comes no earlier now.
+            tags = [{"status": "pending", "global_steps": step} for _ in ended]
+            transfer_queue.kv_batch_put(keys=ended, partition_id="train", tags=tags)
+            self.generate_sequences(batch)
 
 
 class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
@@ -162,13 +168,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._handed_over: set[str] = set()
         """Names of the groups that an earlier process has handed over."""
         self._outbox: list[_Group] = []
-        self._rows: dict[str, dict[str, Any]] = {}
-        """Rows of the groups that may be judged again, by verl's name of each, as below."""
-        self._keys: dict[str, list[str]] = {}
-        self._judged: dict[str, int] = {}
-        """Version of the weights that each was judged by."""
-        self._handing: set[str] = set()
-        """Groups that are judged or on their way."""
+        self._overtaken = OvertakenGroups()
         self._carrier: asyncio.Task[None] | None = None
         slots = run.run_ahead.slots(rollout.max_num_seqs)
         self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
@@ -225,25 +225,20 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         assert self._player.resuming is not None
         self._player.resuming.newest.see(step - 1)
         held = (await transfer_queue.async_kv_list("train")).get("train", {})
-        for uid in [uid for uid in self._judged if uid not in held and uid not in self._handing]:
+        for uid in self._overtaken.begin_step(step - 1, held):
             self._player.trained_on(uid)
-            del self._judged[uid], self._rows[uid], self._keys[uid]
         self._judge_stale()
 
     def _judge_stale(self) -> None:
-        """Begin to judge what was handed over under earlier weights than the newest."""
-        resuming = self._player.resuming
-        if resuming is None:
-            return
-        for uid, version in self._judged.items():
-            if version < resuming.newest.version and uid not in self._handing:
-                self._handing.add(uid)
-                task = asyncio.create_task(self._judge_group(uid))
-                self.background_tasks.add(task)
-                task.add_done_callback(self.background_tasks.discard)
+        """Begin to judge what was handed over under earlier weights than the step's."""
+        for uid in self._overtaken.take_stale():
+            task = asyncio.create_task(self._judge_group(uid))
+            self.background_tasks.add(task)
+            task.add_done_callback(self.background_tasks.discard)
 
     async def _judge_group(self, uid: str) -> None:
-        await self._pass_on(self._rows[uid], await self._player.play_again(uid), validate=False)
+        row = self._overtaken.ended[uid].row
+        await self._pass_on(row, await self._player.play_again(uid), validate=False)
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
@@ -270,10 +265,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         )
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:
-            self._handing.add(group.uid)
             version = self._player.version_of(group.uid)
-            group.judged(version, before=self._keys.get(group.uid, ()))
-            self._rows[group.uid], self._keys[group.uid], self._judged[group.uid] = prompt, group.keys, version
+            group.judged(version, before=self._overtaken.end(group.uid, EndedGroup(prompt, group.keys, version)))
         self._outbox.append(group)
         if self._carrier is None or self._carrier.done():
             self._carrier = asyncio.create_task(self._hand_over())
@@ -293,7 +286,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
-            self._handing -= {group.uid for group in groups}
+            self._overtaken.handed_over(group.uid for group in groups)
             self._judge_stale()  # those that were on their way when the weights were updated
 
 
@@ -377,12 +370,6 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[{"status": "finished"} for _ in groups],
         partition_id=partition,
     )
-
-
-def _finished() -> set[str]:
-    """Names of the groups of a training that have ended and wait to be trained on."""
-    held = transfer_queue.kv_list("train") or {}
-    return {key for key, tag in held.get("train", {}).items() if tag.get("status") == "finished"}
 
 
 def _validates(batch: TensorDict) -> bool:

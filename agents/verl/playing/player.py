@@ -174,7 +174,13 @@ class EpisodePlayer:
             return played
         idle = self._idle[played.settings]
         overtaken.env.attach(idle.pop() if idle else self.make(*played.settings))
-        episode = await overtaken.play()
+        try:
+            episode = await overtaken.play()
+        except Exception as error:  # the engine is lost, and does not come back: as at the episode's first playing
+            logger.warning("an episode of %s could not be judged", played.episode.env_id, exc_info=True)
+            kind = kind_of(error, FailureKind.ENGINE)
+            failed = {"failure": describe(error), "failure_kind": kind}
+            episode = replace(played.episode, stop_reason=StopReason.FAILURE, **failed)
         env = overtaken.env.detach()
         if not episode.masked:
             idle.append(env)

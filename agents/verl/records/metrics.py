@@ -104,6 +104,7 @@ ASYNC_METRICS = _several(
         ("passes_saved", "forward passes less than sampling the judged turns anew would take"),
         ("judging_seconds", "time in requests that judge, summed over turns"),
         ("rewinds", "times that an episode went back to a turn before its last"),
+        ("lost_turns", "turns requested again, as the engine's process had ended"),
         ("stale_episodes", "episodes with turns of several weights, as their environment cannot go back"),
         ("versions", "versions of the weights per row"),
         ("interrupted_reward", "mean reward of the episodes that were interrupted"),
@@ -194,6 +195,7 @@ def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "passes_saved": total("passes_saved"),
         "judging_seconds": total("judging_seconds"),
         "rewinds": total("rewinds"),
+        "lost_turns": total("lost_turns"),
         "stale_episodes": total("stale_episodes"),
         "versions": _mean([row.extra["max_global_steps"] - row.extra["min_global_steps"] + 1.0 for row in rows]),
     }

@@ -110,6 +110,7 @@ class TurntreeServer(ServingTurns):
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = False
+        self._reopens = False
         if self._life.restarted and trainer is not None:
             ask_for_weights(trainer)
 
@@ -162,7 +163,9 @@ class TurntreeServer(ServingTurns):
             EngineLost: If the server was restarted since.
         """
         self._life.check(life)
-        await self._turns.pause()
+        if self._running.is_set():  # of a server that was started again after verl had ended all turns for this update
+            await self.abort_all_requests()
+            self._reopens = True
         self._turns.collect(named)
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
@@ -178,6 +181,9 @@ class TurntreeServer(ServingTurns):
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
         await self.close_step(global_steps)
         self._turns.resume()
+        if self._reopens:
+            self._reopens = False
+            self._running.set()
         self._life.got_weights()
 
     async def engine_counters(self) -> dict[str, float]:

@@ -9,6 +9,7 @@ import pytest
 from interrupting import InterruptedEngine
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
+from turntree.agents.errors import EngineLost
 from turntree.agents.resuming.interrupted_turns import InterruptedTurns, joined, longer, versions_of
 from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
 from turntree.agents.resuming.resume_counts import ResumeCounts
@@ -54,6 +55,22 @@ def test_one_interrupted_while_it_is_judged_keeps_its_guess(anew: list[Completio
     assert [t.token_ids for t in turns] == [t.token_ids for t in again] != [t.token_ids for t in anew]
     assert counts.interruptions == 2
     assert longer((1, 2, 3), ()) == (1, 2, 3)
+
+
+@pytest.mark.parametrize("how", [OnResume.TURN, OnResume.KEEP])
+def test_a_resumed_turn_outlives_its_engine(how: OnResume) -> None:
+    """Request 2 resumes the turn that the update ended."""
+    whole, counts = turns_of(InterruptedEngine([5]), how)
+    turns, lost = turns_of(InterruptedEngine([5], deaths={2}), how)
+    assert [t.token_ids for t in turns] == [t.token_ids for t in whole]
+    assert (lost.lost_turns, counts.lost_turns) == (1, 0)
+    assert (lost.interruptions, lost.kept) == (counts.interruptions, counts.kept)
+
+
+def test_a_turn_that_kills_every_engine_is_given_up() -> None:
+    """Control."""
+    with pytest.raises(EngineLost):
+        turns_of(InterruptedEngine([5], deaths={2, 3}), OnResume.TURN)
 
 
 def test_tokens_kept_without_a_look_are_another_turn(anew: list[Completion]) -> None:

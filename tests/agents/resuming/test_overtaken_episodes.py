@@ -106,6 +106,10 @@ def test_an_episode_overtaken_at_any_moment_is_that_of_the_new_weights_alone(cha
             assert told(found) == told(alone), moment
             assert {turn.completion.weights_version for turn in found.turns} == {1}
             assert one.counts.judged_turns
+            kills = len(one._asked) + 1  # the request that judges one of its turns
+            found, one = await play(InterruptedEngine([moment], by=by, deaths={kills}), chatml)
+            assert told(found) == told(alone), "nothing is lost with the engine"
+            assert one.counts.lost_turns == 1
         found, _ = await play(InterruptedEngine([2 * TOKENS + 1, 3 * TOKENS], by=by), chatml)
         assert told(found) == told(twice)
         ended, one = await play(InterruptedEngine(by=by), chatml, after=2)

@@ -13,8 +13,10 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.episodes.async_sampler import JUDGED
 from turntree.agents.verl.playing import manager
 from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
+from turntree.agents.verl.playing.overtaken_groups import OvertakenGroups
 
 
 class Queue:
@@ -71,9 +73,14 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 def worker(queue: Queue) -> Any:
     made = EpisodeWorker.__new__(EpisodeWorker)
     made._player, made._on_resume, made._restarted = Player(), OnResume.EPISODE, False
-    made._rows, made._keys, made._judged, made._handing = {}, {}, {}, set()
+    made._overtaken = OvertakenGroups()
     made._outbox, made._carrier, made.background_tasks = [], None, set()
     return made
+
+
+def judged(worker: Any) -> dict[str, int]:
+    """Versions of the groups that have ended."""
+    return {uid: group.version for uid, group in worker._overtaken.ended.items()}
 
 
 async def finish(worker: Any, queue: Queue, uid: str) -> None:
@@ -88,26 +95,44 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
 ) -> None:
     await finish(worker, queue, "a")
     await finish(worker, queue, "b")
-    assert worker._judged == {"a": 0, "b": 0}
-    assert not worker._handing
+    assert judged(worker) == {"a": 0, "b": 0}
     await worker.judge_again(1)
     assert worker._player.versions == {"a": 0, "b": 0}, "they are of the weights of step 1"
     del queue.held["a"]
     await worker.judge_again(2)
     await asyncio.sleep(0)
     await worker._carrier
-    assert worker._judged == {"b": 1}
+    assert judged(worker) == {"b": 1}
     assert worker._player.trained == ["a"]
     assert queue.held["b"]["status"] == "finished"
 
 
 async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
-    worker._handing.add("a")
+    worker._overtaken._handing.add("a")
     queue.held.clear()
     await worker.judge_again(5)
-    assert worker._judged == {"a": 0}
+    assert judged(worker) == {"a": 0}
     assert not worker._player.trained
+
+
+@pytest.mark.parametrize("begins", [False, True])
+async def test_what_the_last_step_was_trained_on_does_not_come_back(worker: Any, queue: Queue, begins: bool) -> None:
+    """The engines have newer weights before the trainer begins its next step. Control: a group that waits does."""
+    await finish(worker, queue, "a")
+    await worker.judge_again(1)
+    if not begins:
+        del queue.held["a"]
+    worker._player.resuming.newest.see(1)  # a turn of the new weights has ended
+    await finish(worker, queue, "b")
+    await asyncio.gather(*worker.background_tasks)
+    if begins:
+        await worker.judge_again(2)
+    await worker._carrier
+    assert judged(worker) == {"a": int(begins), "b": 1}
+    assert ("a" in queue.held) == begins
+    await worker.judge_again(2)
+    assert worker._player.trained == ([] if begins else ["a"])
 
 
 async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker: Any) -> None:
@@ -146,3 +171,42 @@ async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_
         one.generate_sequences(batch)
     told = [(number, said if isinstance(said, int) else said["repeat"].tolist()) for number, said in made]
     assert told == [(0, [0]), (1, [0]), (2, 1), (2, [1]), (0, [1]), (1, 1)]
+
+
+async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A checkpoint has rows of groups that ended, and of its own step: those lost their group when it was trained."""
+    prompt = {"is_prompt": True, "global_steps": 2}
+    held = {
+        "a": {**prompt, "status": "finished"},
+        **{name: {JUDGED: 2} for name in ("a_0_0", "a_1_0", "t_0_0")},
+        "b": {**prompt, "status": "pending"},
+    }
+    calls: dict[str, Any] = {}
+    queue = SimpleNamespace(
+        kv_list=lambda partition: {partition: held},
+        kv_clear=lambda keys, partition_id: calls.update(cleared=keys),
+        kv_batch_get=lambda keys, partition_id: batch_of(*keys),
+        kv_batch_put=lambda keys, tags, partition_id: calls.update(put=dict(zip(keys, tags, strict=True))),
+    )
+    monkeypatch.setattr(manager, "transfer_queue", queue)
+    made: list[Any] = []
+    one = EpisodeManager.__new__(EpisodeManager)
+    one._on_resume, one._forecast = OnResume.EPISODE, None
+    one._begun, one._turn, one._restored = (0, Counter()), 0, False
+    one.agent_loop_workers = [Calls(made, 0)]
+    fresh = batch_of("b")
+    fresh["global_steps"] = NonTensorData(3, batch_size=[1])
+    for _ in range(2):
+        one.generate_sequences(fresh)
+    assert calls == {"cleared": ["a_0_0", "a_1_0", "t_0_0"], "put": {"a": {"status": "pending", "global_steps": 3}}}
+    assert [(batch["uid"], int(batch["global_steps"]), batch["repeat"].tolist()) for _, batch in made] == [
+        (["a"], 3, [0]),
+        (["b"], 3, [1]),
+        (["b"], 3, [2]),
+    ]
+
+
+def batch_of(*uids: str) -> TensorDict:
+    return TensorDict({"index": torch.full((len(uids),), 4), "uid": NonTensorStack(*uids)}, batch_size=len(uids))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
+from turntree.agents.errors import EngineLost
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.verl.playing.player import EpisodePlayer
 
@@ -20,9 +21,12 @@ class Versioned:
         self.tokenizer = tokenizer
         self.version, self.aborts = 0, 0
         self.requests: list[TurnRequest] = []
+        self.lost = False
 
     async def generate(self, request: TurnRequest) -> Completion:
         self.requests.append(request)
+        if self.lost:
+            raise EngineLost("it was killed")
         ids = self.tokenizer("yes" + " no" * self.version, add_special_tokens=False)["input_ids"]
         tokens, reason = (*ids, request.sampling.stop_token_ids[0]), FinishReason.STOP
         if self.aborts and len(self.requests) % 2 == 0:
@@ -90,6 +94,19 @@ async def test_an_interrupted_episode_goes_on_as_the_run_has_it(
     assert counts["resume_interruptions"] == 1
     assert counts["resume_stale_episodes"] == (found != {(1, 1)})
     assert not outputs[0].masked
+
+
+async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(
+    rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned
+) -> None:
+    player = EpisodePlayer(rollout_config, chatml, OnResume.EPISODE)
+    await player.play_group(SAMPLING, forking, lambda: engine, size=1)
+    engine.lost = True
+    assert player.resuming is not None
+    player.resuming.newest.see(1)
+    (output,) = await player.play_again("group")
+    assert output.masked
+    assert player.version_of("group") == 1
 
 
 async def test_a_synchronous_training_counts_and_keeps_nothing(

@@ -14,9 +14,11 @@ from real_training import read_lines
 from safetensors.torch import load_file
 from tables import table
 
+from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
 from turntree.agents.verl.serving.server import TurntreeServer
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.agents.verl.serving.verl_types import to_sampling
 from turntree.spec_tree import DialogueState
 
@@ -125,6 +127,24 @@ async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer)
     assert not waiting.done()
     await server.resume_generation()
     assert len((await asyncio.wait_for(waiting, patience(10))).token_ids) == 4
+
+
+async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[str, torch.Tensor]) -> None:
+    """verl has ended all turns before an update, but for those of a server that was started again since."""
+    requests = [NumberedRequest(number, TurnRequest((1, 2), Sampling(max_tokens=28, seed=number))) for number in (1, 2)]
+    life = await server.submit_turns("one", requests[:1])
+    await server.update_weights(weights)
+    assert not server._turns.desk.running
+    (before,) = await server.collect_turns("one", life)
+    late = asyncio.create_task(server.submit_turns("one", requests[1:]))
+    await asyncio.sleep(0.05)
+    assert not late.done(), "not before the last bucket"
+    await server.set_global_steps(1)
+    await asyncio.wait_for(late, patience(10))
+    (after,) = await server.collect_turns("one", life)
+    assert before.completion is not None
+    assert after.completion is not None
+    assert (before.completion.weights_version, after.completion.weights_version) == (0, 1)
 
 
 async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:

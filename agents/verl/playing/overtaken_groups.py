@@ -1,0 +1,61 @@
+"""Groups of one worker that have ended and wait to be trained on: judged again once for each version of the weights.
+
+The trainer names the version of its step. A group of an earlier one is stale: it is judged, and handed over again in
+place of its old rows. Newer weights that the engines have already say nothing yet: until the trainer begins its next
+step, what it was just trained on is still here, and would come back if it were judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any, NamedTuple
+
+
+class EndedGroup(NamedTuple):
+    """A group as it was handed over last."""
+
+    row: dict[str, Any]
+    keys: Sequence[str]
+    """Names of its rows in verl's queue."""
+    version: int
+    """Version of the weights that all of its turns are of."""
+
+
+class OvertakenGroups:
+    """By verl's name of each group; see the module's docstring."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, EndedGroup] = {}
+        self._handing: set[str] = set()
+        """Groups that are judged or on their way to the queue."""
+        self._version = 0
+
+    def begin_step(self, version: int, held: Container[str]) -> list[str]:
+        """A step of this version of the weights begins; returns, and forgets, the groups that were trained on.
+
+        Args:
+            version: Updates that the trainer has made.
+            held: Groups that verl's queue holds.
+        """
+        self._version = version
+        trained = [uid for uid in self.ended if uid not in held and uid not in self._handing]
+        for uid in trained:
+            del self.ended[uid]
+        return trained
+
+    def take_stale(self) -> list[str]:
+        """The groups to be judged now. They are on their way until ``handed_over``."""
+        stale = [uid for uid, one in self.ended.items() if one.version < self._version and uid not in self._handing]
+        self._handing |= set(stale)
+        return stale
+
+    def end(self, uid: str, group: EndedGroup) -> Sequence[str]:
+        """A group has ended, or was judged, and is on its way; returns the names of the rows that it replaces."""
+        self._handing.add(uid)
+        before = self.ended[uid].keys if uid in self.ended else ()
+        self.ended[uid] = group
+        return before
+
+    def handed_over(self, uids: Iterable[str]) -> None:
+        """Groups have arrived in the queue."""
+        self._handing.difference_update(uids)
