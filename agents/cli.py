@@ -56,9 +56,9 @@ def _misuse(error: Exception) -> str | None:
 
 def _to_put_right(error: Exception) -> str | None:
     """One line for the user, or ``None`` if the error is a bug of turntree."""
-    from turntree.agents.commands.os_errors import in_words
     from turntree.agents.errors import AgentError
     from turntree.agents.loop.episode_driver import describe
+    from turntree.agents.os_errors import in_words
     from turntree.envs.errors import EnvError
     from turntree.rewards import RewardError
 

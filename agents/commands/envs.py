@@ -10,13 +10,9 @@ from typing import Annotated
 
 import typer
 
+from turntree.agents.commands.options import DataOption, EnvArgOption, ToolFormatOption
+
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
-DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."
-ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
-EnvArgOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
-]
 
 
 def check_command(

@@ -3,123 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.envs import TOOL_FORMATS
-from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
-
-EngineArgsOption = Annotated[
-    str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
-]
-
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub."),
-]
-TokenEngineOption = Annotated[
-    EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
-]
-TemplateOption = Annotated[
-    str | None,
-    typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}."),
-]
-ThinkingOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."),
-]
+from turntree.agents.commands.options import TOOL_FORMATS, PolicyOptions, named_model, takes
+from turntree.agents.engines.engine_choice import EngineName
 
 
-def named_model(argument: str | None, option: str | None) -> str:
-    """The model of a command, which ``--model`` names as in every other one, or an argument.
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(PolicyOptions):
+    """The options of ``turntree serve``."""
 
-    Raises:
-        UsageError: If it is named twice, or not at all.
-    """
-    from turntree.agents.errors import UsageError
-
-    if argument and option:
-        raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
-    if not (named := argument or option):
-        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
-    return named
-
-
-def renderer_options(template: str | None, max_thinking_tokens: int | None) -> dict[str, Any]:
-    """The arguments of ``Renderer`` that options name; those that are not given are left out.
-
-    Raises:
-        UsageError: If the variables are no mapping.
-    """
-    from turntree.agents.errors import UsageError
-    from turntree.agents.yaml_files import parse_yaml
-
-    options: dict[str, Any] = {}
-    if template is not None:
-        options["template_options"] = parse_yaml(template, "--template")
-        if not isinstance(options["template_options"], dict):
-            raise UsageError(f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {template!r:.80}")
-    if max_thinking_tokens is not None:
-        options["max_thinking_tokens"] = max_thinking_tokens
-    return options
-
-
-def serve_command(
-    named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)] = None,
-    model: ModelOption = None,
-    engine: TokenEngineOption = EngineName.LOCAL,
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; any but this machine's own needs --api-key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    name: Annotated[str | None, typer.Option(help="Name of the model in requests; that of --model without it.")] = None,
+    named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)] = None
+    host: Annotated[str, typer.Option(help="Address to listen at; any but this machine's own needs --api-key.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000
+    name: Annotated[str | None, typer.Option(help="Name of the model in requests; that of --model without it.")] = None
     api_key: Annotated[
         str | None, typer.Option(envvar="TURNTREE_API_KEY", help="Bearer token that requests must bring.")
-    ] = None,
+    ] = None
     allowed_hosts: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A further name of this server in the header Host; repeatable, * is any."),
-    ] = None,
+    ] = None
     allowed_origins: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Pages that may ask from a browser: https://NAME[:PORT]; repeatable."),
-    ] = None,
+    ] = None
     max_context: Annotated[
         int | None, typer.Option(min=2, help="Tokens of prompt and answer; 4096, if the model has as many.")
-    ] = None,
-    max_batch: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 16,
+    ] = None
+    max_batch: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 16
     max_requests: Annotated[
         int | None, typer.Option(min=1, help="Turns sampled or waiting; further ones get 429. 4 * --max-batch.")
-    ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Largest body of a request, bytes.")] = 1 << 20,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of an answer.")] = 600.0,
-    tool_format: Annotated[str, typer.Option(help=TOOL_FORMATS)] = "hermes",
-    template: TemplateOption = None,
-    max_thinking_tokens: ThinkingOption = None,
-    record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None,
+    ] = None
+    max_body: Annotated[int, typer.Option(min=1, help="Largest body of a request, bytes.")] = 1 << 20
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of an answer.")] = 600.0
+    tool_format: Annotated[str, typer.Option(help=TOOL_FORMATS)] = "hermes"
+    record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None
     reward: Annotated[
         list[str] | None,
         typer.Option(metavar="MODULE:NAME", help="A reward of your own that verdicts may name; repeatable."),
-    ] = None,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
-    session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    ] = None
+    max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024
+    session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0
+    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
     max_stored_tokens: Annotated[
         int, typer.Option(min=1024, max=100_000_000, help="Tokens of these turns kept ready; ten times as many wait.")
-    ] = 4_000_000,
-    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[
-        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
-    ] = "auto",
-    engine_args: EngineArgsOption = None,
-) -> None:
+    ] = 4_000_000
+
+
+@takes(ServeOptions)
+def serve_command(options: ServeOptions) -> None:
     """Serve a model to OpenAI's clients, its turns drafted from earlier ones.
 
     Example: turntree serve --model DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
     """
-    from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.errors import MissingExtra, UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.scoring.scorer import Scorer
@@ -132,45 +75,44 @@ def serve_command(
         if error.name not in ("starlette", "uvicorn", "h11"):
             raise
         raise MissingExtra("turntree serve", "serve") from error
-    if engine is EngineName.OPENAI:
+    if options.engine is EngineName.OPENAI:
         raise UsageError("--engine openai is such a server already; serve with local, vllm or sglang")
-    model = named_model(named, model)
-    for one in reward or ():
+    model, most = named_model(options.named, options.model), options.max_context
+    for one in options.reward or ():
         Scorer({one: 0})  # registers it: a request imports nothing
     checkpoint = Checkpoint.open(model)
     positions = checkpoint.max_positions
-    if max_context is not None and positions is not None and max_context > positions:
-        raise UsageError(f"--max-context {max_context}: the model has {positions} positions; lower it")
-    context = max_context or min(4096, positions or 4096)
+    if most is not None and positions is not None and most > positions:
+        raise UsageError(f"--max-context {most}: the model has {positions} positions; lower it")
+    context = most or min(4096, positions or 4096)
+    alike = (
+        "host",
+        "port",
+        "api_key",
+        "max_body",
+        "seconds",
+        "tool_format",
+        "record",
+        "max_sessions",
+        "session_seconds",
+    )
     settings = GatewaySettings(
-        model=name or model,
+        model=options.name or model,
         max_context=context,
-        host=host,
-        port=port,
-        api_key=api_key,
-        allowed_hosts=tuple(allowed_hosts or ()),
-        allowed_origins=tuple(allowed_origins or ()),
-        max_requests=max_requests or 4 * max_batch,
-        max_body=max_body,
-        seconds=seconds,
-        tool_format=tool_format,
-        record=record,
-        max_sessions=max_sessions,
-        session_seconds=session_seconds,
+        allowed_hosts=tuple(options.allowed_hosts or ()),
+        allowed_origins=tuple(options.allowed_origins or ()),
+        max_requests=options.max_requests or 4 * options.max_batch,
+        **{name: getattr(options, name) for name in alike},
     )
-    choice = EngineChoice(
-        name=engine,
+    stored = options.max_stored_tokens
+    choice = options.engine_choice(
         model=model,
-        max_batch=max_batch,
+        max_batch=options.max_batch,
         max_context=context,
-        speculate=speculate,
-        forest=ForestConfig(max_tokens=max_stored_tokens, max_cold_tokens=10 * max_stored_tokens),
-        device=device,
-        dtype=dtype,
-        engine_args=parsed_engine_args(engine, engine_args),
+        speculate=options.speculate,
+        forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored),
     )
-    options = renderer_options(template, max_thinking_tokens)
-    if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options)):
+    if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options.renderer_options())):
         raise KeyboardInterrupt
 
 

@@ -1,0 +1,168 @@
+"""The options that several commands share, and commands that take all of theirs as one object."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.engine_choice import EngineChoice
+
+Options = TypeVar("Options")
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub."),
+]
+TokenEngineOption = Annotated[
+    EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
+]
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}."),
+]
+DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
+TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."
+ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
+EnvArgOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
+]
+
+
+def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
+    """A command whose options are the fields of a dataclass, and that is called with one of its objects.
+
+    The dataclass is what Python code passes, and what a record of the run is made of.
+
+    >>> @dataclass
+    ... class Greeting:
+    ...     name: Annotated[str, typer.Argument(help="Whom to greet.")]
+    >>> @takes(Greeting)
+    ... def greet(options):
+    ...     print("hello,", options.name)
+    >>> greet(name="world")
+    hello, world
+    """
+
+    def decorate(run: Callable[[Options], None]) -> Callable[..., None]:
+        def command(**given: Any) -> None:
+            run(options(**given))
+
+        hints = get_type_hints(options, include_extras=True)
+        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        command.__annotations__ = hints
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    one.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
+                    annotation=hints[one.name],
+                )
+                for one in fields(options)  # type: ignore[arg-type]
+            ]
+        )
+        return command
+
+    return decorate
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """The options of every command that runs a model."""
+
+    model: ModelOption = None
+    engine: TokenEngineOption = EngineName.LOCAL
+    template: TemplateOption = None
+    max_thinking_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."
+        ),
+    ] = None
+    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu"
+    dtype: Annotated[
+        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+    ] = "auto"
+    engine_args: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
+    ] = None
+
+    def renderer_options(self) -> dict[str, Any]:
+        """The arguments of ``Renderer`` that options name; those that are not given are left out.
+
+        Raises:
+            UsageError: If the template's variables are no mapping.
+        """
+        from turntree.agents.errors import UsageError
+        from turntree.agents.yaml_files import parse_yaml
+
+        options: dict[str, Any] = {}
+        if self.template is not None:
+            options["template_options"] = parse_yaml(self.template, "--template")
+            if not isinstance(options["template_options"], dict):
+                raise UsageError(
+                    f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {self.template!r:.80}"
+                )
+        if self.max_thinking_tokens is not None:
+            options["max_thinking_tokens"] = self.max_thinking_tokens
+        return options
+
+    def engine_choice(self, **sizes: Any) -> EngineChoice:
+        """The engine with these options; ``sizes`` are the further fields of ``EngineChoice``.
+
+        Raises:
+            UsageError: If ``engine_args`` are no JSON object, or there is nothing that takes them.
+        """
+        from turntree.agents.engines.engine_choice import EngineChoice
+
+        given = parsed_engine_args(self.engine, self.engine_args, base_url=sizes.get("base_url"))
+        own: dict[str, Any] = {"name": self.engine, "model": self.model or "", "device": self.device}
+        own |= {"dtype": self.dtype, **sizes, "engine_args": {**sizes.get("engine_args", {}), **given}}
+        return EngineChoice(**own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(PolicyOptions):
+    """The options of every command that plays tasks of an environment with a model."""
+
+    data: DataOption = None
+    tool_format: ToolFormatOption = None
+    env_arg: EnvArgOption = None
+    max_context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
+    ] = None
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16
+    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
+
+    def env_arguments(self) -> dict[str, Any]:
+        """The environment's arguments.
+
+        Raises:
+            UsageError: If one is no KEY=VALUE.
+        """
+        from turntree.agents.evaluation.environments import env_arguments
+
+        return env_arguments(self.env_arg or (), data=self.data, tool_format=self.tool_format)
+
+
+def named_model(argument: str | None, option: str | None) -> str:
+    """The model of a command, which ``--model`` names as in every other one, or an argument.
+
+    Raises:
+        UsageError: If it is named twice, or not at all.
+    """
+    from turntree.agents.errors import UsageError
+
+    if argument and option:
+        raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
+    if not (named := argument or option):
+        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
+    return named
