@@ -6,12 +6,14 @@ unexport PYTHONDONTWRITEBYTECODE  # without kept bytecode each of the tests' pro
 VLLM := vllm-0.28 vllm-0.24
 SGLANG := sglang-0.5.12
 
-.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-engines test-site \
+.PHONY: demo docs test test-all test-trainings test-cpu test-fast test-fast-agents test-fast-others test-fast-verl kernels test-engines test-site \
   test-interop test-vllm test-sglang test-mutants test-times dist lint env gpu-env clean
 demo:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m turntree.agents.cli demo $(DEMO)
 
-PARTS := $(if $(TESTS),test-fast,test-fast-agents) test-trainings test-vllm test-sglang $(if $(TESTS),,test-fast-others) test-site
+# Longest first, with two that wait for engines or Ray beside one that computes.
+PARTS := kernels test-trainings test-sglang $(if $(TESTS),test-fast,test-fast-agents test-fast-others) test-vllm \
+  $(if $(TESTS),,test-fast-verl) test-site
 KIND := not release
 RUN_TESTS := $${PYTHON:-python3} scripts/run_tests.py
 test:
@@ -26,6 +28,11 @@ test-all:  # every version of the engines, every combination, long statistics: b
 HERE = not vllm and not sglang and not site and not interop
 test-engines: test-site test-vllm test-sglang
 
+kernels:  # compiled once, not by each part at the same time
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -c "import torch; from turntree.agents.engines.drafting import chain_rows; \
+	  from turntree.agents.engines.local.forward import compiled; from turntree.spec_tree.store import warm_up; \
+	  warm_up.warm_up(); compiled.warm_up(torch.float32); chain_rows.warm_up()"
+
 test-trainings:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" \
 	  $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
@@ -34,7 +41,10 @@ test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)
 
 test-fast-agents:
-	$(MAKE) --no-print-directory test-fast TESTS=tests/agents
+	$(MAKE) --no-print-directory test-fast TESTS="tests/agents --ignore=tests/agents/verl"
+
+test-fast-verl:
+	$(MAKE) --no-print-directory test-fast TESTS=tests/agents/verl
 
 test-fast-others:
 	$(MAKE) --no-print-directory test-fast TESTS="tests --ignore=tests/agents"

@@ -56,6 +56,26 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
     return [sys.executable, "-S", fork_client.__file__, str(warm_socket()), __file__, *words[3:]]
 
 
+_start_server = prefork._start_server
+
+
+def _start_server_and_patch(path: Path) -> None:
+    """The workers' server is forked before Ray is imported."""
+    _start_server(path)
+    start_no_more_of_ray()
+
+
+def start_no_more_of_ray() -> None:
+    """Keep Ray from starting its autoscaler and its report of usage, interpreters that import for seconds: nothing here
+    asks them. A Ray that starts without them is one whose dashboard could not be started."""
+    from ray._private import services
+    from ray._private.node import Node
+
+    Node.start_monitor = lambda node: None
+    services.start_api_server = lambda *given, **named: (None, None)
+
+
 if __name__ == "__main__":
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    prefork._start_server = _start_server_and_patch
     prefork.main(sys.argv[1:])

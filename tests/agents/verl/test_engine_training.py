@@ -6,6 +6,7 @@ real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weig
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from statistics import fmean
@@ -13,8 +14,13 @@ from typing import Any
 
 import pytest
 from engine_training import VERSIONS, played, policy_for, stored, train_engine
+from interpreter import python
+from omegaconf import OmegaConf
 from real_training import PROMPTS, SAMPLES, Training, read_lines
+from tables import table
 
+from turntree.agents.engines.sglang.settings import VARIABLE
+from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.records.recording import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -193,3 +199,17 @@ def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Tra
     assert played(resumed, STEPS) == played(together, STEPS) != played(together, 2)
     for rank in range(2):
         assert stored(resumed, STEPS, rank) == stored(together, STEPS, rank)
+
+
+@pytest.mark.sglang
+@pytest.mark.release
+def test_sglang_takes_a_gpus_arguments_and_makes_turntrees_worker_of_them(
+    request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    policy_for("sglang", chatml, tmp_path_factory)  # or it is skipped
+    config = compose(None, ["engine=sglang", "size=1.5b", "env=gsm8k"]).verl
+    given = json.dumps(OmegaConf.to_container(config.actor_rollout_ref.rollout.engine_kwargs.sglang))
+    support = str(request.config.rootpath / "tests" / "support")
+    variable = config.ray_kwargs.ray_init.runtime_env.env_vars[VARIABLE]
+    done = python("-c", table(__file__, "sglang_server").format(support=support), given, variable)
+    assert "WORKER turntree.agents.engines.sglang.worker.worker TurntreeWorker" in done.stdout, done.stderr[-3000:]

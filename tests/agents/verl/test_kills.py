@@ -10,7 +10,10 @@ from real_training import PROMPTS, Training, read_lines, run_training
 
 from turntree.agents.episodes.episode import StopReason
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.release,
+]  # test_ray_actors.py, test_training.py kill too
 
 SAMPLES = 2
 KILLS, LOST = 3, (4, 6, 7)
@@ -122,13 +125,11 @@ def thinned(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Train
     )
 
 
-@pytest.mark.release
 @pytest.mark.parametrize("step", range(1, 7))
 def test_training_goes_on_without_a_replica_and_the_hub(thinned: Training, step: int) -> None:
     require_whole(thinned, step)
 
 
-@pytest.mark.release
 def test_replicas_give_each_other_their_turns(thinned: Training) -> None:
     rows = read_lines(thinned.folder.engine)
     given, taken = ({row["step"]: row[name] for row in rows} for name in ("hub_given", "hub_taken"))

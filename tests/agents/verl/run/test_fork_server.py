@@ -14,6 +14,7 @@ import pytest
 from interpreter import python
 from machine_speed import patience
 from tables import table
+from warm_driver import warm_socket
 
 from turntree.agents.verl.run import fork_client, prefork
 
@@ -107,9 +108,13 @@ def test_a_server_with_threads_is_refused() -> None:
     assert "threads run" in python("-c", table(__file__, "serves_with_threads")).stderr
 
 
-def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack() -> None:
-    done = python("-c", table(__file__, "preloads"))
-    assert done.stdout == "False 1 False\n", done.stderr[-2000:]
+@pytest.mark.slow  # it asks the server that the trainings fork from
+def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack(tmp_path: Path) -> None:
+    """Beside threads the server refuses to serve, and the client is an interpreter of its own, without torch."""
+    (tmp_path / "script.py").write_text(table(__file__, "preloads"))
+    command = [sys.executable, "-S", fork_client.__file__, str(warm_socket()), str(tmp_path / "script.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "True False False\n", done.stderr[-2000:]
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
 
 

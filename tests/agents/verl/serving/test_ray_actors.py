@@ -17,7 +17,7 @@ import pytest
 from machine_speed import eventually, soon
 from omegaconf import OmegaConf
 from one_server import rollout_config
-from warm_driver import warm_socket
+from warm_driver import start_no_more_of_ray, warm_socket
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
+    start_no_more_of_ray()
     folder = tempfile.mkdtemp(prefix="tt-", dir="/tmp")  # paths of sockets are short
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
