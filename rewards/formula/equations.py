@@ -21,6 +21,7 @@ from turntree.rewards.formula.values.numeric import DIGITS
 
 _POINTS = 6
 _TRIES = 24
+_DIRECTED = frozenset(("to", "implies", "subset", "ni"))
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -28,7 +29,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
     """Whether two relations hold for the same values of their variables."""
     if ordered(gold) == ordered(answer):
         return True
-    if len(gold.signs) != 1 or len(answer.signs) != 1:
+    if len(gold.signs) != 1 or len(answer.signs) != 1 or gold.signs[0] in _DIRECTED:
         return _chains(gold, answer)
     if None in gold.terms or None in answer.terms:
         return False

@@ -86,7 +86,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Form], ...] = tuple(
         (r"in scientific (?:notation|form)", shapes.is_scientific),
         (r"\b(?:in|to|into|as) radians?\b|\bradian measure", shapes.has_no_degrees),
         (r"\b(?:in|to|into) degrees\b", shapes.has_no_pi),
-        (r"\bsimplif(?:y|ied)\b|simplest radical", shapes.has_simple_roots),
+        (r"\bsimplif(?:y|ied)\b|simplest radical", shapes.is_simplified),
         (rf"{_BEGINS}expand\b|\bexpand the\b|multiply out", shapes.is_expanded),
         (r"\b(?:in|into) expanded (?:form|notation)", shapes.is_sum),
         (r"\bvertex form|complet(?:e|ing) the square|completed[- ]square", shapes.has_square_of_sum),

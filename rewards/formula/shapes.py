@@ -12,7 +12,7 @@ from math import gcd
 from turntree.rewards.formula.asked import flattened, parts, without_unit
 from turntree.rewards.formula.syntax.nodes import Add, Call, Const, Mul, Node, Num, Pow, Quantity, Ratio, Rel, Sym
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
-from turntree.rewards.formula.syntax.walk import free_variables, walk
+from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 
 _TEN = Num(Fraction(10))
 _LARGEST_PRIME = 10**6
@@ -94,10 +94,14 @@ def is_power_of(base: int) -> Form:
     return has
 
 
-def has_simple_roots(node: Node) -> bool:
-    """Nothing can be taken out of a root of an integer."""
+def is_simplified(node: Node) -> bool:
+    """Nothing can be taken out of a root of an integer, and no two terms differ by a number alone."""
     for part in walk(flattened(without_unit(node))):
         match part:
+            case Add(terms):
+                rests = [tuple(ordered(one) for one in parts(term, Mul) if not isinstance(one, Num)) for term in terms]
+                if len(set(rests)) < len(rests):
+                    return False
             case Pow(Num(value), Num(exponent)) if value.denominator == 1 and exponent.denominator > 1:
                 number, degree = abs(int(value)), exponent.denominator
                 candidates = range(2, int(min(number, _LARGEST_RADICAND) ** (1 / degree)) + 2)

@@ -56,6 +56,8 @@ _NUMBER_WORDS = {
     )
 }
 _DECIMAL = 10
+_NO_SETS = frozenset(("=", "~", "approx", "to", "implies", "subset", "ni"))
+"""Signs of relations that describe no set of numbers."""
 _POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")
 """Names of points."""
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
@@ -124,7 +126,7 @@ class Comparison:
         if isinstance(gold, Cases) and isinstance(answer, Cases):
             return self._in_order(children(gold), children(answer))
         if isinstance(gold, Rel) or isinstance(answer, Rel):
-            if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= {"=", "~", "approx"}):
+            if is_set_like(gold) or (isinstance(answer, Rel) and not set(answer.signs) <= _NO_SETS):
                 return self._sets(gold, answer)
             return self._relations(gold, answer)
         gold, answer = united(spelled_out(gold, answer)), united(spelled_out(answer, gold))
@@ -175,7 +177,9 @@ class Comparison:
             same = equal(gold.modulus, answer.modulus)
             turns = Mul((Add((gold.value, Mul((MINUS_ONE, answer.value)))), Pow(gold.modulus, MINUS_ONE)))
             return same and equal(turns, Call("floor", (turns,)))
-        return isinstance(answer, Residue) and self.equal(gold, answer.value)
+        if not isinstance(answer, Residue) or not self.equal(gold, answer.value):
+            return False
+        return answer.name is not None or equal(answer.value, Call("mod", (answer.value, answer.modulus)))
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
         gold, answer = said(_spelled(gold)), said(_spelled(answer))

@@ -234,7 +234,7 @@ def read_unit(text: str) -> Unit | None:
         'length^2'
     """
     words = [_WRITTEN_OUT.get(part.lower(), part) for part in _HYPHEN.sub(" -", text).split()]
-    parts = [part for part in " ".join(words).split() if part.lower() not in _FILLERS]
+    parts = [part for part in " ".join(words).split() if part.lower() not in _FILLERS or part == "A"]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)
     over, exponent, nouns, place = 1, 1, [], 0

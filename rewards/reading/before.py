@@ -10,6 +10,7 @@ import re
 
 _OPERATED = re.compile(
     r"(?:(?:[-+/^\u2212\u00b1\u00d7\u00b7\u00f7]|(?<=[\d)}])\s?\*|\\(?:cdot|times|div|pm|mp)(?![a-zA-Z]))\s*|"
+    r"(?<=\d)$|\\(?:ln|lg|log|exp|sin|cos|tan)(?:_(?:\{\w{1,9}\}|\w))?\s*|"
     r"\\(?:[dtc]?frac|sqrt(?:\[[^\]]{0,9}\])?)\s*(?:\{[^{}$]{0,60}\}\s*)?\{\s*|\^\{\s*|(?:\\left\s*)?\(\s*)+$"
 )
 _CUT = re.compile(
@@ -20,11 +21,11 @@ _CUT = re.compile(
 _RELATION = re.compile(r"[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-zA-Z])")
 _END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s*$")
-_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
+_LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN, _FAR = 100, 400
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
 """Last characters of what may belong to a box."""
-_ENDS = SIGNS | frozenset("tsvmp")
+_ENDS = SIGNS | frozenset("tsvmpngx}0123456789")
 """The same, with those of commands."""
 
 
@@ -47,7 +48,7 @@ def whole(text: str, start: int, end: int, content: str) -> str | None:
     before = text[max(0, start - _SEEN) : start]
     if before.rstrip()[-1:] not in _ENDS or _OPERATED.search(before) is None or _BULLET.search(before):
         return None
-    if before[-1].isspace() and not _in_formula(text[max(0, start - _FAR) : start]):
+    if (before[-1].isspace() or before[-1].isalnum()) and not _in_formula(text[max(0, start - _FAR) : start]):
         return None
     cut = max((match.end() for match in _CUT.finditer(before)), default=0)
     tail, stated = before[cut:].lstrip(), before[max(before.rfind("$", 0, cut), before.rfind("\n", 0, cut)) + 1 : cut]

@@ -106,6 +106,8 @@ def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
         return (f"{content}{rest}",)
     rest = rest.strip()
     formula = _CLOSING.split(text[place : place + _SEEN], maxsplit=1)[0].strip()
+    if formula == "!" and text[place : place + _SEEN].lstrip()[1:2] in ("$", "\\"):
+        return (f"({content})!",)
     for part in (rest, formula):
         percent = _PERCENT.match(part)
         part = part[percent.end() :] if percent else part

@@ -78,7 +78,7 @@ def lone_number(text: str) -> str | None:
             return None
     if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
         return None
-    if before and (before[-1] in SIGNS or before.rstrip()[-1:] in SIGNS):
+    if before and (before[-1] in SIGNS or before[-1].isdigit() or before.rstrip()[-1:] in SIGNS):
         return None
     behind = text[end + 1 :]
     if behind != "." and behind.strip(" .$)]\\\n*"):

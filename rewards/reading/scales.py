@@ -93,6 +93,8 @@ def numeral(text: str) -> Fraction | None:
     if words[0] in ("minus", "negative"):
         value = numeral(" ".join(words[1:]))
         return None if value is None else -value
+    if words[:2] in (["half", "a"], ["half", "an"]) and (whole := numeral(" ".join(["one", *words[2:]]))) is not None:
+        return whole / 2
     if words == ["half"]:
         return Fraction(1, 2)
     if words[-3:] == ["and", "a", "half"]:

@@ -19,9 +19,11 @@ from turntree.rewards.formula.syntax.nodes import (
     Node,
     Num,
     Pow,
+    Quantity,
     Rel,
     Sym,
     Undone,
+    Words,
 )
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.terms import ACCENTS, FUNCTIONS, GREEK, HALF, MINUS_ONE, Terms, negated
@@ -51,6 +53,8 @@ class Commands(Terms):
             top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
             if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
                 return Undone("diff", (bottom, self.product()))
+            if isinstance(top, Quantity) and isinstance(bottom, Words):
+                return Quantity(top.value, f"{top.unit} / {' '.join(bottom.words)}")
             return Mul((top, Pow(bottom, MINUS_ONE)))
         if name == "sqrt":
             degree: Node | None = None

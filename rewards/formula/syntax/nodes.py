@@ -143,7 +143,8 @@ class Rel(Node):
     terms: tuple[Node | None, ...]
     """Sides; the first is ``None`` if the chain begins with its sign."""
     signs: tuple[str, ...]
-    """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``approx``, ``~``; one fewer than sides."""
+    """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``ni``, ``subset``, ``to``, ``implies``, ``approx``, ``~``;
+    one fewer than sides."""
 
 
 @dataclass(frozen=True, slots=True)

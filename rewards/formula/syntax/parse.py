@@ -40,8 +40,9 @@ _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
     "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
     "approx": "approx", "sim": "approx", "simeq": "approx",
-    "equiv": "~", "cong": "~", "to": "~", "rightarrow": "~", "Rightarrow": "~", "implies": "~", "subset": "~",
-    "subseteq": "~", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "~", "iff": "~",
+    "equiv": "~", "cong": "~", "to": "to", "rightarrow": "to", "Rightarrow": "implies", "implies": "implies",
+    "subset": "subset", "subseteq": "subset", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "ni",
+    "iff": "~",
 }  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}

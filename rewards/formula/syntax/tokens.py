@@ -55,7 +55,7 @@ _SPACING = frozenset(
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
         "negthinspace negmedspace negthickspace "
         "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
-        "it tt sf emph scriptstyle allowbreak nobreak hfill relax"
+        "it tt sf emph scriptstyle allowbreak nobreak hfill relax therefore because"
     )
 )
 _SAME = {
