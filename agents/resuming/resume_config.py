@@ -23,6 +23,9 @@ class ResumeConfig:
 
     on_resume: OnResume = OnResume.EPISODE
     """What becomes of sampled tokens when the weights change: keep, turn or episode."""
+    in_order: bool = True
+    """With ``episode``: whether a step is trained on what was submitted first, and waits for the longest of it; else on
+    what has ended and been judged first, as verl has it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_resume", OnResume(self.on_resume))

@@ -25,6 +25,7 @@ class KeyValue(Env):
     """
 
     quick = True
+    forkable = True
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class Arithmetic(Env):
     """
 
     quick = True
+    forkable = True
     tools = (one_operation_calculator,)
 
     def __init__(

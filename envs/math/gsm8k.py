@@ -28,6 +28,7 @@ class GSM8K(Env):
     """
 
     quick = True
+    forkable = True
     tools = (calculator,)
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_tasks", "num_tasks"}
 

@@ -24,6 +24,7 @@ class Adventure(Env):
     """
 
     quick = True
+    forkable = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class Countdown(Env):
     """
 
     quick = True
+    forkable = True
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ class NumberGuessing(Env):
     """
 
     quick = True
+    forkable = True
 
     def __init__(
         self,

@@ -20,6 +20,7 @@ class AirlineService(Service):
     """Serve a customer of an airline with fourteen tools over its flights, customers and bookings."""
 
     quick = True
+    forkable = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
     example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
 

@@ -87,6 +87,7 @@ class RetailService(TauService):
     """Serve a customer of a shop with sixteen tools over a database."""
 
     quick = True
+    forkable = True
     domain = "retail"
     tables = RETAIL_TABLES
     desk = RetailDesk
@@ -97,6 +98,7 @@ class TauAirline(TauService):
     """Serve a customer of tau-bench's airline with fourteen tools over flights, reservations and customers."""
 
     quick = True
+    forkable = True
     domain = "airline"
     tables = AIRLINE_TABLES
     desk = TauAirlineDesk

@@ -44,6 +44,7 @@ class Service(Env):
         self.policy = policy
         self.customer = customer or ScriptedCustomer()
         self.quick = type(self).quick and customer is None
+        self.forkable = type(self).forkable and customer is None  # another one may remember what it was told
 
     def default_system_prompt(self) -> str:
         """The policy and how to call a tool."""

@@ -43,6 +43,7 @@ every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entr
 @every_entry
 def test_every_environment_keeps_the_rules(entry: Entry, tmp_path: Path) -> None:
     require_conformance(functools.partial(make, entry.id, **arguments_of(entry, tmp_path)))
+    assert make(entry.id, **arguments_of(entry, tmp_path)).unwrapped.forkable, "its episodes can be judged again"
 
 
 def transcripts() -> str:

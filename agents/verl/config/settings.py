@@ -187,7 +187,10 @@ class PlaySettings:
         """These settings as plain values, without the fields of a sub-class."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
-        values["asynchronous"] = {"on_resume": str(self.asynchronous.on_resume)}
+        values["asynchronous"] = {
+            "on_resume": str(self.asynchronous.on_resume),
+            "in_order": self.asynchronous.in_order,
+        }
         return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
 
 

@@ -2,9 +2,9 @@
 
 verl takes the groups that end first, whatever weights they are of: short episodes come
 early, and long ones are interrupted more often. With ``on_resume=episode`` a step is
-trained on the groups that were submitted first, whichever they are, once all of them are
-judged by the present weights (``JUDGED``): which row a step gets does not depend on
-what was sampled, so that each is a draw from the present policy.
+trained on groups that are judged by the present weights (``JUDGED``), and, ``in_order``, on
+those that were submitted first, once all of them are: which row a step gets does not
+depend on what was sampled, so that each is a draw from the present policy.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class AsyncSamplerSettings:
     """Seconds between two polls for the episodes."""
     on_resume: OnResume = OnResume.EPISODE
     """As ``turntree.asynchronous.on_resume``."""
+    in_order: bool = True
+    """As ``turntree.asynchronous.in_order``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "on_resume", OnResume(self.on_resume))
@@ -55,7 +57,8 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
                 "trainer.v1.sampler.custom_sampler.path=null"
             )
         settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
-        self._in_order = settings.on_resume is OnResume.EPISODE
+        self._judged = settings.on_resume is OnResume.EPISODE
+        self._in_order = settings.in_order
         self._step, self._wanted = 0, 0
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=settings.poll_interval, refill_fn=refill_fn, **kwargs
@@ -68,11 +71,12 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
 
     def _sampleable_terminal_keys(self, partition_id: str, eviction_reasons: Any) -> set[str]:
         ready: set[str] = super()._sampleable_terminal_keys(partition_id, eviction_reasons)
-        if partition_id == "val" or not self._in_order:
+        if partition_id == "val" or not self._judged:
             return ready
-        submitted = self.prompt_global_steps[partition_id]
-        # verl's names of groups are random: their order depends on nothing that was sampled.
-        first = set(sorted(submitted, key=lambda uid: (submitted[uid], uid))[: self._wanted])
+        if self._in_order:
+            submitted = self.prompt_global_steps[partition_id]
+            # verl's names of groups are random: their order depends on nothing that was sampled.
+            ready &= set(sorted(submitted, key=lambda uid: (submitted[uid], uid))[: self._wanted])
         # The queue lists a key before it has its tags and its data: such a row is not there yet.
         stale = {
             key.split("_")[0]
@@ -80,4 +84,4 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
             if "_" in key and tag.get(JUDGED, -1) < self._step - 1
         }
         played = {key.split("_")[0] for key in self.partitions[partition_id]}
-        return (ready & first & played) - stale
+        return (ready & played) - stale

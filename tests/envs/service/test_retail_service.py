@@ -84,6 +84,7 @@ def test_another_customer_may_take_part(shop: Path) -> None:
             return None if len(dialogue) > 3 else f"I heard {dialogue[-1].content}"
 
     env = RetailService(data=shop, customer=Silent(), system_prompt="")
+    assert not env.forkable
     assert env.reset(options={"index": 0})[0] == "Hello."
     assert env.step("Yes!")[0] == "I heard Yes!"
     assert env.step("And?")[2] is True

@@ -48,6 +48,7 @@ def test_with_other_ways_to_resume_verl_takes_what_ends_first() -> None:
     """Control."""
     groups = {"a": (1, None), "b": (2, 1), "c": (2, 1)}
     assert ready(make(on_resume="turn"), 3, groups) == {"b", "c"}
+    assert ready(make(in_order=False), 3, {**groups, "d": (2, 2)}) == {"d"}, "what ends first, if it is judged"
     assert ready(make(), 3, groups) == set()
 
 
