@@ -1,52 +1,112 @@
-"""One real training, by an unmodified verl: what the plugin, the engine, the loop and the records do together."""
+"""Real trainings by an unmodified verl: what the plugin, the engine, the loop and the records do together, in one that
+loses its trainer, in the one that goes on where it was killed, and in one that is rolled out ahead."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import pytest
+from machine_speed import patience
 from real_training import LOOKING, PROMPTS, SAMPLES, Training, read_lines, run_training
+
+from turntree.agents.episodes.record import Record
+from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow
 
 UNDECIDED, BROKEN = 1, 3
 """Tasks that teach nothing: no reward can be decided, or the surroundings always break."""
+EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6
+"""Steps of an epoch; those after which a checkpoint is made, the trainer is killed, and the training ends."""
+AGAIN = EPOCH + 1
+"""The step that has the tasks of the first one."""
+AHEAD = EPOCH + 1
+"""Steps of the training that is rolled out ahead: the last one after the end of an epoch."""
+NEAR_TIES = 1
+"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+SPECULATION = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
+COMMON = (
+    f"turntree.train_tasks={EPOCH * PROMPTS}",
+    f"turntree.env_kwargs.broken={BROKEN}",
+    r"turntree.rewards={answer: 1.0, trained_envs\:brevity: 0.5, trained_envs\:first: 0.25}",
+    "turntree.contract=math",
+    "turntree.reuse.mode=replay",  # the second epoch depends on what the ledger remembers of the first
+    "data.max_response_length=160",
+    "actor_rollout_ref.actor.optim.lr=0.001",
+    "actor_rollout_ref.rollout.free_cache_engine=true",  # the engine sleeps and wakes as on a GPU
+    *("turntree.validation.coupled=true", "trainer.test_freq=1"),
+    *(f"{SPECULATION}.min_probability=0.0", f"{SPECULATION}.adaptive=false"),  # timing decides nothing
+    *LOOKING,
+)
+RESUMING = (f"trainer.save_freq={SAVED_AT}", "trainer.resume_mode=auto")
+
+Turns = dict[tuple[int, int], list[tuple[tuple[int, ...], str]]]
+"""Tokens and first level of each turn, by task and sample."""
+
+
+def turns(training: Training, step: int) -> Turns:
+    return {
+        place: [(turn.completion.token_ids, (turn.completion.levels or "A")[0]) for turn in record.episode.turns]
+        for place, record in training.records(step).items()
+    }
+
+
+def tokens(record: Record) -> list[tuple[int, ...]]:
+    return [turn.completion.token_ids for turn in record.episode.turns]
+
+
+class Killed(NamedTuple):
+    run: Training
+    said: dict[int, Turns]
+    """By step, before it was resumed from its checkpoint."""
+    at: list[float]
+    """When."""
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Two epochs of one step; the second begins its turns with those of the first."""
-    speculation = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
-    return run_training(
-        tiny_model,
-        tmp_path_factory.mktemp("training"),
-        "Echoing",
-        f"turntree.env_kwargs.broken={BROKEN}",
-        r"turntree.rewards={answer: 1.0, trained_envs\:brevity: 0.5, trained_envs\:first: 0.25}",
-        "turntree.contract=math",
-        "turntree.reuse.mode=exact",
-        "data.max_response_length=160",
-        "actor_rollout_ref.rollout.free_cache_engine=true",  # the engine sleeps and wakes as on a GPU
-        *("turntree.validation.coupled=true", "trainer.test_freq=1"),
-        *(f"{speculation}.min_probability=0.0", f"{speculation}.adaptive=false"),  # timing decides nothing
-        *LOOKING,
-        steps=2,
-    )
+def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """``kill -9`` of the process that holds the policy's optimiser, in the third step after the checkpoint."""
+    at: list[float] = []
+
+    def kill_the_trainer(report: StepReport) -> None:
+        if report.step != KILLED_AFTER:
+            return
+        for process in psutil.Process().children(recursive=True):
+            if process.cmdline() and process.cmdline()[0].startswith("ray::WorkerDict"):
+                os.kill(process.pid, signal.SIGKILL)
+                at.append(time.time())
+        assert at, "there is no trainer to kill"
+
+    root = tmp_path_factory.mktemp("killed")
+    run = run_training(tiny_model, root, "Echoing", *COMMON, *RESUMING, steps=STEPS, on_step=kill_the_trainer)
+    return Killed(run, {step: turns(run, step) for step in run.steps}, at)
 
 
-def test_verl_trains_to_the_end_and_its_metrics_are_recorded(trained: Training) -> None:
-    assert trained.status == 0, trained.log[-3000:]
-    assert trained.steps == [1, 2]
-    rows = read_lines(trained.folder.metrics)
-    assert [row["step"] for row in rows] == [1, 2]
-    for row in rows:
-        assert 0 < row["data"]["critic/score/mean"] < 1
-        assert row["data"]["actor/grad_norm"] > 0
+@pytest.fixture(scope="module")
+def trained(killed: Killed) -> Training:
+    return killed.run
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: Killed, tiny_model: Path) -> Training:
+    return run_training(tiny_model, killed.run.folder.root.parent, "Echoing", *COMMON, *RESUMING, steps=STEPS)
+
+
+@pytest.fixture(scope="module")
+def ahead(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Before releases: that nothing made ahead changes a rollout is shown without verl as well, in tests/exactness."""
+    root = tmp_path_factory.mktemp("ahead")
+    return run_training(tiny_model, root, "Echoing", *COMMON, "turntree.run_ahead.enabled=true", steps=AHEAD)
 
 
 def test_the_engine_speculates_from_earlier_turns_and_verl_sees_it(trained: Training) -> None:
-    first, second = trained.reports
+    first, second = trained.reports[0], trained.reports[AGAIN - 1]
     assert second.engine["drafted"] > 0
     assert second.engine["accepted"] > 0
     assert second.engine["verify_steps"] > 0
@@ -61,13 +121,14 @@ def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_mo
 
 
 def test_every_episode_is_recorded(trained: Training) -> None:
-    for step in (1, 2):
+    for step in (1, AGAIN):
         wanted = {(index, session) for index in range(PROMPTS) for session in range(SAMPLES)}
         assert trained.records(step).keys() == wanted
 
 
 def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained: Training) -> None:
-    for step, report in enumerate(trained.reports, start=1):
+    for step in (1, AGAIN):
+        report = trained.reports[step - 1]
         for (index, _), record in trained.records(step).items():
             assert record.episode.masked is (index in (UNDECIDED, BROKEN))
             if index == BROKEN:
@@ -76,7 +137,8 @@ def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained:
 
 
 def test_groups_are_scored_as_a_whole_by_the_policys_own_words(trained: Training) -> None:
-    for step, report in enumerate(trained.reports, start=1):
+    for step in (1, AGAIN):
+        report = trained.reports[step - 1]
         episodes = [record.episode for record in trained.records(step).values()]
         decided = [episode for episode in episodes if not episode.masked]
         assert {episode.undecided for episode in episodes if episode.masked} == {(), ("brevity",)}
@@ -95,25 +157,25 @@ def test_what_was_sampled_is_never_rendered_again(trained: Training) -> None:
 
 
 def test_the_second_epoch_begins_its_turns_with_those_of_the_first(trained: Training) -> None:
-    first, second = trained.reports
+    first, second = trained.reports[0], trained.reports[AGAIN - 1]
     assert first.engine["reuse_tickets"] == 0
     assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
     assert trained.levels(1) == {"A"}
-    turns = (turn.completion for record in trained.records(2).values() for turn in record.episode.turns)
+    turns = (turn.completion for record in trained.records(AGAIN).values() for turn in record.episode.turns)
     assert any(turn.levels.startswith("C") for turn in turns)
 
 
 def test_the_monitors_are_logged_each_step(trained: Training) -> None:
-    first, second = trained.reports
+    first, second = trained.reports[0], trained.reports[AGAIN - 1]
     # One task is tried twice with the same seeds: its second turns are drafted from their own noise.
     assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
     assert abs(first.engine["exactness/exact_entropy_z"]) < 5
-    assert {"exactness/marginal_acceptance_z", "exactness/marginal_entropy_z"} <= second.engine.keys()
+    assert "exactness/marginal_entropy_z" in second.engine.keys() - first.engine.keys()
 
 
 def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) -> None:
     levels = []
-    for batch in trained.batches:
+    for batch in (trained.batches[0], trained.batches[AGAIN - 1]):
         assert len(batch) == PROMPTS * SAMPLES
         for row in batch:
             assert len({len(column) for column in row.values()}) == 1
@@ -129,8 +191,99 @@ def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) ->
 
 
 def test_coupled_validations_say_what_an_update_changed(trained: Training) -> None:
-    first, second = (row["data"] for row in read_lines(trained.folder.metrics))
+    first, second = (row["data"] for row in read_lines(trained.folder.metrics)[:2])
     names = [name for name in second if "/coupled_unchanged/mean" in name]
     assert names, "the second validation is compared with the first"
     assert not [name for name in first if "/coupled_" in name]
     assert all(0 <= second[name] <= 1 for name in names)
+
+
+def test_a_run_without_its_trainer_ends_soon_and_says_why(killed: Killed) -> None:
+    assert killed.run.status != 0
+    assert killed.run.steps == list(range(1, KILLED_AFTER + 1))
+    assert "ActorDiedError" in killed.run.log
+    assert killed.run.ended - killed.at[0] < patience(600)
+
+
+def test_verl_trains_to_the_end_and_its_metrics_are_recorded(resumed: Training) -> None:
+    assert resumed.status == 0, resumed.log[-3000:]
+    assert resumed.steps == list(range(SAVED_AT + 1, STEPS + 1))
+    rows = read_lines(resumed.folder.metrics)
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1)), "of one whole run"
+    assert [row["step"] for row in read_lines(resumed.folder.engine)] == list(range(1, STEPS + 1))
+    for row in rows:
+        assert 0 < row["data"]["critic/score/mean"] < 1
+        assert row["data"]["actor/grad_norm"] > 0
+
+
+def test_the_resumed_run_says_what_the_unbroken_one_said(killed: Killed, resumed: Training) -> None:
+    # Step 4 is sampled with the weights of the checkpoint; step 5 after an update by the optimiser that was restored.
+    for step, said in killed.said.items():
+        again = turns(resumed, step)
+        assert len(said) == PROMPTS * SAMPLES
+        assert said.keys() == again.keys(), "the same tasks and samples"
+        differing = [place for place in said if said[place] != again[place]]
+        assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {differing}"
+
+
+def test_steps_differ(killed: Killed) -> None:
+    # The control: the seeds of another step would be noticed.
+    one, other = killed.said[KILLED_AFTER - EPOCH], killed.said[KILLED_AFTER]
+    assert one.keys() == other.keys()
+    assert sum(one[place] != other[place] for place in one) > NEAR_TIES
+
+
+def test_turns_of_earlier_epochs_are_replayed_after_the_resume(resumed: Training) -> None:
+    assert "C" in {level for said in turns(resumed, SAVED_AT + 1).values() for _, level in said}
+    assert resumed.reports[0].engine["reuse_reused"] > 0
+
+
+@pytest.mark.release
+def test_a_training_with_run_ahead_goes_to_its_end(ahead: Training) -> None:
+    assert ahead.status == 0, ahead.log[-3000:]
+    assert ahead.steps == list(range(1, AHEAD + 1))
+
+
+@pytest.mark.release
+def test_the_rollouts_are_those_of_a_training_without_run_ahead(killed: Killed, ahead: Training) -> None:
+    for step in range(1, EPOCH + 1):
+        one, other = killed.run.records(step), ahead.records(step)
+        assert one.keys() == other.keys()
+        differing = {place for place in one if tokens(one[place]) != tokens(other[place])}
+        assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"
+        assert all(one[place].episode.reward == other[place].episode.reward for place in one.keys() - differing)
+
+
+@pytest.mark.release
+def test_rollouts_made_ahead_are_promoted(ahead: Training) -> None:
+    first, *later = [report.engine for report in ahead.reports]
+    assert first["run_ahead_promoted"] == 0
+    assert first["run_ahead_tokens"] > 0
+    for engine in later:
+        assert engine["run_ahead_offered"] >= engine["run_ahead_promoted"] > 0.2 * engine["tokens"]
+        assert engine["run_ahead_refused"] == 0
+
+
+@pytest.mark.release
+def test_nothing_is_made_ahead_behind_the_last_step(ahead: Training) -> None:
+    # A turn of the last step may be begun once the step before it is booked: only the sum says for which they were.
+    begun = [report.engine["run_ahead_turns"] for report in ahead.reports]
+    assert sum(begun) <= (AHEAD - 1) * PROMPTS * SAMPLES * 2
+
+
+@pytest.mark.release
+def test_levels_of_turns_made_ahead_arrive_in_the_trainers_batch(killed: Killed, ahead: Training) -> None:
+    plain, (first, *later) = (
+        [{level for row in batch for level in row["token_levels"]} for batch in run.batches]
+        for run in (killed.run, ahead)
+    )
+    assert (plain[:EPOCH], first) == ([{0, 1}] * EPOCH, {0, 1})
+    for step, levels in enumerate(later, start=2):
+        assert {2} <= levels <= {0, 1, 2, 3} - ({3} if step <= EPOCH else set())
+
+
+@pytest.mark.release
+def test_the_records_say_which_turns_were_made_ahead(ahead: Training) -> None:
+    assert ahead.levels(1) == {"A"}
+    for step in range(2, AHEAD + 1):
+        assert {"B"} <= ahead.levels(step) <= {"A", "B", "C"} - ({"C"} if step <= EPOCH else set())
