@@ -59,42 +59,51 @@ def _last(node: Node) -> Node:
 
 _KINDS = "common|proper|improper|reduced|simplified|simple|single|vulgar|exact|irreducible"
 _BEGINS = r"(?:^|[.;:?!\n]\s*|\b(?:and|then|completely|please|to)\s+)"
-_FORMS: tuple[tuple[re.Pattern[str], Form], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), has)
-    for pattern, has in (
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
+    (tuple(words.split()), re.compile(pattern, re.IGNORECASE), has)
+    for words, pattern, has in (
         (
+            "prime",
             r"prime factori[sz]ation|(?:product|powers) of (?:\w+ )?primes?|into (?:its )?prime factors",
             shapes.is_factored,
         ),
         (
+            "exponent power",
             r"in exponential (?:form|notation)|(?:as|with|using) (?:a )?(?:single )?(?:power|exponents?)\b",
             shapes.is_power,
         ),
-        (rf"\b(?:as|to|into|in the form of) an? (?:(?:{_KINDS}) )*fraction", shapes.is_fraction),
-        (r"\b(?:as|to|into|in the form of) an? (?:quotient|ratio) of (?:two )?integers", shapes.is_fraction),
+        ("fraction", rf"\b(?:as|to|into|in the form of) an? (?:(?:{_KINDS}) )*fraction", shapes.is_fraction),
         (
+            "integers",
+            r"\b(?:as|to|into|in the form of) an? (?:quotient|ratio) of (?:two )?integers",
+            shapes.is_fraction,
+        ),
+        (
+            "lowest simplest reduced irreducible",
             r"\b(?:in|to|into) (?:its |the )?(?:lowest|simplest|reduced) (?:terms|form)|"
             r"(?:reduced|irreducible) fraction",
             shapes.is_in_lowest_terms,
         ),
         (
+            "decimal",
             r"\b(?:as|to|into) an? (?:(?:exact|repeating|terminating) )?decimal|in decimal (?:form|notation)",
             shapes.is_decimal,
         ),
-        (r"decimal places?|to the nearest (?:ten|hundred|thousand)th", shapes.is_decimal),
-        (r"\b(?:as|to|into) an? mixed (?:number|fraction|numeral)", shapes.is_mixed),
-        (r"in scientific (?:notation|form)", shapes.is_scientific),
-        (r"\b(?:in|to|into|as) radians?\b|\bradian measure", shapes.has_no_degrees),
-        (r"\b(?:in|to|into) degrees\b", shapes.has_no_pi),
-        (r"\bsimplif(?:y|ied)\b|simplest radical", shapes.is_simplified),
-        (rf"{_BEGINS}expand\b|\bexpand the\b|multiply out", shapes.is_expanded),
-        (r"\b(?:in|into) expanded (?:form|notation)", shapes.is_sum),
-        (r"\bvertex form|complet(?:e|ing) the square|completed[- ]square", shapes.has_square_of_sum),
-        (r"\bslope[- ]intercept form", shapes.is_solved),
-        (r"\bpolar (?:form|coordinates)|(?:exponential|trigonometric) form", shapes.is_polar),
-        (r"\brectangular form|\bform\s+\$?\s*[ax]\s*\+\s*[by]i", shapes.is_rectangular),
+        ("decimal nearest", r"decimal places?|to the nearest (?:ten|hundred|thousand)th", shapes.is_decimal),
+        ("mixed", r"\b(?:as|to|into) an? mixed (?:number|fraction|numeral)", shapes.is_mixed),
+        ("scientific", r"in scientific (?:notation|form)", shapes.is_scientific),
+        ("radian", r"\b(?:in|to|into|as) radians?\b|\bradian measure", shapes.has_no_degrees),
+        ("degrees", r"\b(?:in|to|into) degrees\b", shapes.has_no_pi),
+        ("simplif radical", r"\bsimplif(?:y|ied)\b|simplest radical", shapes.is_simplified),
+        ("expand multiply", rf"{_BEGINS}expand\b|\bexpand the\b|multiply out", shapes.is_expanded),
+        ("expanded", r"\b(?:in|into) expanded (?:form|notation)", shapes.is_sum),
+        ("vertex square", r"\bvertex form|complet(?:e|ing) the square|completed[- ]square", shapes.has_square_of_sum),
+        ("intercept", r"\bslope[- ]intercept form", shapes.is_solved),
+        ("form", r"\bpolar form|(?:exponential|trigonometric) form", shapes.is_polar),
+        ("form", r"\brectangular form|\bform\s+\$?\s*[ax]\s*\+\s*[by]i", shapes.is_rectangular),
     )
 )
+"""Words of which a question has one, what it then says, and the form that this asks for."""
 _POWER_OF = re.compile(
     r"(?:as|into) (?:a |some )?(?:whole |integer |integral )?power of (?:\$|\\\()?\s*(\d{1,6}|two|three|five|ten)\b|"
     r"(?:as|in the form|of the form)\s+(?:\$|\\\()\s*(\d{1,6})\s*\^\s*\{?\s*[a-z]\s*\}?\s*(?:\$|\\\))"
@@ -110,9 +119,14 @@ _PERCENT = re.compile(r"\b(?:as|to|into) (?:a )?percent(?:age)?\b|\bpercent form
 
 @lru_cache(maxsize=64)
 def _asked_forms(question: str) -> tuple[Form, ...]:
-    found = [has for pattern, has in _FORMS if pattern.search(question)]
-    words = [word or base for word, base in _POWER_OF.findall(question)]
-    return (*found, *(shapes.is_power_of(_NUMBERS.get(word) or int(word)) for word in words))
+    asked = question.lower()
+    found = [
+        has
+        for words, pattern, has in _FORMS
+        if any(word in asked for word in words) and pattern.search(question) is not None
+    ]
+    bases = [word or base for word, base in _POWER_OF.findall(question)] if "power" in asked or "^" in asked else ()
+    return (*found, *(shapes.is_power_of(_NUMBERS.get(word) or int(word)) for word in bases))
 
 
 def _is_not_factored(question: str, gold: Node, answer: Node) -> bool:

@@ -24,8 +24,10 @@ _BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s*$")
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN, _FAR = 100, 400
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
-"""Last characters of what may belong to a box."""
-_ENDS = SIGNS | frozenset("tsvmpngx}0123456789")
+"""Last characters of what may belong to a box, across a blank."""
+BESIDE = SIGNS | frozenset("0123456789")
+"""Directly before it."""
+_ENDS = BESIDE | frozenset("tsvmpngx}")
 """The same, with those of commands."""
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.before import SIGNS, whole
+from turntree.rewards.reading.before import BESIDE, SIGNS, whole
 from turntree.rewards.reading.behind import behind, goes_on, joined
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
@@ -36,6 +36,7 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
+_MAY_BELONG = BESIDE | {" "}
 _LOOK_BACK = 64
 _GAP = 60
 
@@ -76,9 +77,10 @@ def lone_number(text: str) -> str | None:
             return None
         if start > 60 and HIDING.search(text, 0, start):
             return None
-    if "not" in before or "n't" in before or "never" in before or "nor" in before or "\u2260" in before:
+    denied = "no" in before and ("not" in before or "nor" in before)
+    if denied or "n't" in before or "never" in before or "\u2260" in before:
         return None
-    if before and (before[-1] in SIGNS or before[-1].isdigit() or before.rstrip()[-1:] in SIGNS):
+    if before[-1:] in _MAY_BELONG and (before[-1] != " " or before.rstrip()[-1:] in SIGNS):
         return None
     behind = text[end + 1 :]
     if behind != "." and behind.strip(" .$)]\\\n*"):

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from typing import Any
 
 from mcp.server.mcpserver import MCPServer
 
@@ -40,6 +41,12 @@ def linger(seconds: float) -> str:
 def die() -> str:
     """End the server."""
     os._exit(3)
+
+
+@server.tool(structured_output=False)
+def give(what: str = "é😀中") -> Any:
+    """Give something."""
+    return {"nothing": None, "object": {"a": 1}, "long": "x" * 2_000_000}.get(what, what)
 
 
 if __name__ == "__main__":

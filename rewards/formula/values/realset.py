@@ -189,6 +189,8 @@ def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
     """The solutions of a relation in one variable."""
     if not free_variables(left):
         left, right, sign = right, left, _TURNED[sign]
+    if not free_variables(left):
+        return None
     if isinstance(left, Sym) and not free_variables(right):
         return _half_line(sign, _ends(right)[0])
     if (ratio := quotient(Add((left, Mul((MINUS_ONE, right)))), name)) is not None:
@@ -212,8 +214,8 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
         return _undone(subject, argument, sign, bound)
     if isinstance(subject, Sym):
         return _half_line(sign, bound)
-    (name,) = free_variables(subject)
-    return _linear(subject, name, sign, bound)
+    names = free_variables(subject)
+    return _linear(subject, next(iter(names)), sign, bound) if len(names) == 1 else None
 
 
 def _linear(subject: Node, name: str, sign: str, bound: Value) -> RealSet | None:

@@ -1,5 +1,6 @@
 """The Model Context Protocol itself: a real server over stdio, and a failure wherever it is slow or gone."""
 
+import json
 import os
 import sys
 import time
@@ -61,7 +62,7 @@ def env() -> Iterator[Env]:
 
 def test_the_tools_of_a_server_are_listed_with_their_schemas(env: Env) -> None:
     shown = {entry["function"]["name"]: entry["function"] for entry in env.reset(seed=0)[1]["tools"]}
-    assert set(shown) == {"add", "count", "refuse", "linger", "die"}
+    assert set(shown) == {"add", "count", "refuse", "linger", "die", "give"}
     assert shown["add"]["description"] == "Add two numbers."
     assert set(shown["add"]["parameters"]["properties"]) == {"a", "b"}
 
@@ -73,9 +74,17 @@ def test_calls_are_answered_and_each_episode_has_a_server_of_its_own(env: Env) -
     assert use(env, "count", word="a") == "1"
 
 
+def test_a_result_of_any_kind_is_text_and_a_long_one_is_cut(env: Env) -> None:
+    assert use(env, "give") == "é😀中"
+    assert use(env, "give", what="nothing") in ("", "null", "None")
+    assert json.loads(use(env, "give", what="object")) == {"a": 1}
+    assert 1_000 < len(use(env, "give", what="long")) < 200_000
+
+
 def test_mistakes_are_told_to_the_policy(env: Env) -> None:
     assert "not for sale" in use(env, "refuse")
     assert "b" in use(env, "add", a=2)
+    assert use(env, "add", a="two", b=1).startswith("Error")
     assert env.step("done")[4]["stop_reason"] == "done"
 
 
