@@ -72,7 +72,14 @@ async def survival(model: Any, requests: list[TurnRequest], rate: float) -> dict
                 await judge(engine, request, guess, counts)
                 whole += counts.kept - before == len(guess)
     model.load_state_dict(weights)
-    return {"rate": rate, "kept": counts.kept / counts.offered, "whole": whole / half, "tokens": counts.offered}
+    other = half - whole
+    return {  # the last: the chance that a token differs, of those up to the first that does
+        "rate": rate,
+        "kept": counts.kept / counts.offered,
+        "whole": whole / half,
+        "tokens": counts.offered,
+        "other_per_token": other / (counts.kept + other),
+    }
 
 
 def main() -> int:

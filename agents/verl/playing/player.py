@@ -179,9 +179,8 @@ class EpisodePlayer:
         except Exception as error:  # the engine is lost, and does not come back: as at the episode's first playing
             logger.warning("an episode of %s could not be judged", played.episode.env_id, exc_info=True)
             kind = kind_of(error, FailureKind.ENGINE)
-            episode = replace(
-                played.episode, stop_reason=StopReason.FAILURE, failure=describe(error), failure_kind=kind
-            )
+            failure, stop_reason = describe(error), StopReason.FAILURE
+            episode = replace(played.episode, stop_reason=stop_reason, failure=failure, failure_kind=kind)
         env = overtaken.env.detach()
         if not episode.masked:
             idle.append(env)
