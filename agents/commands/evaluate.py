@@ -12,9 +12,11 @@ from turntree.agents.commands.envs import EnvArgOption, ToolFormatOption
 from turntree.agents.commands.rewards import ContractOption, RewardOption
 from turntree.agents.commands.serve import (
     EngineArgsOption,
+    StoreOption,
     TemplateOption,
     ThinkingOption,
     named_model,
+    past_turns,
     renderer_options,
 )
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls, parsed_engine_args
@@ -70,6 +72,7 @@ def eval_command(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    store: StoreOption = None,
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
     dtype: Annotated[
         str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
@@ -121,6 +124,7 @@ def eval_command(
     from turntree.agents.files import ensure_writable, json_value, keep_apart, write_whole
     from turntree.agents.scoring.scorer import Scorer
     from turntree.envs import list_envs
+    from turntree.spec_tree.config import ForestConfig
 
     second = against or (model if against_temperature is not None or against_dtype is not None else None)
     if second is not None and engine is EngineName.OPENAI:
@@ -160,12 +164,15 @@ def eval_command(
     if second is not None:  # read now, before the first one is played
         hotter: dict[str, Any] = {} if against_temperature is None else {"temperature": against_temperature}
         after, reading = _fitted([replace(one, task=replace(one.task, **hotter)) for one in made], second, rendering)
+    tokenizer = None if renderer is None else renderer.tokenizer
+    past = past_turns(store, tokenizer, engine=engine, speculate=speculate, base_url=base_url)
     choice = EngineChoice(
         name=engine,
         model=model or "",
         max_batch=min(concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
         speculate=speculate,
+        forest=ForestConfig(past=past) if past else None,
         device=device,
         dtype=dtype,
         base_url=base_url,

@@ -66,6 +66,33 @@ def renderer_options(template: str | None, max_thinking_tokens: int | None) -> d
     return options
 
 
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(help="Turns of another run to draft from: a store's file, or the folder of a run with checkpoints."),
+]
+
+
+def past_turns(
+    store: Path | None, tokenizer: Any, *, engine: EngineName, speculate: bool, base_url: str | None = None
+) -> str:
+    """``--store`` as ``ForestConfig.past``; ``tokenizer`` is the model's.
+
+    Raises:
+        UsageError: If nothing here drafts from it, or as ``given_store``.
+    """
+    from turntree.agents.engines.drafting.given_store import given_store
+    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
+    from turntree.agents.errors import UsageError
+
+    if store is None:
+        return ""
+    if not speculate or base_url is not None or engine is EngineName.OPENAI:
+        raise UsageError(
+            "--store has turns that an engine started here drafts from; leave it out, or what forbids that"
+        )
+    return given_store(store, hash_of(tokenizer))
+
+
 def serve_command(
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)] = None,
     model: ModelOption = None,
@@ -106,6 +133,7 @@ def serve_command(
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024,
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0,
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True,
+    store: StoreOption = None,
     max_stored_tokens: Annotated[
         int, typer.Option(min=1024, max=100_000_000, help="Tokens of these turns kept ready; ten times as many wait.")
     ] = 4_000_000,
@@ -164,7 +192,11 @@ def serve_command(
         max_batch=max_batch,
         max_context=context,
         speculate=speculate,
-        forest=ForestConfig(max_tokens=max_stored_tokens, max_cold_tokens=10 * max_stored_tokens),
+        forest=ForestConfig(
+            max_tokens=max_stored_tokens,
+            max_cold_tokens=10 * max_stored_tokens,
+            past=past_turns(store, checkpoint.tokenizer, engine=engine, speculate=speculate),
+        ),
         device=device,
         dtype=dtype,
         engine_args=parsed_engine_args(engine, engine_args),
