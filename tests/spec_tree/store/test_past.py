@@ -70,6 +70,8 @@ def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(
     assert played(forest) > 0.95 * played(empty)
     assert forest.past_counters()["past_forgotten"] == 48
     assert sorted(set(forest.finished(STATES))) == [12], "what was sampled here is all there"
+    store = forest.rollouts.store
+    assert not store.log.votes[store.free].any(), "a turn that comes next begins without votes"
     monkeypatch.setattr(past, "_LEAST", 0.0)
     blind = SpecForest(ForestConfig(past=str(file)))
     played(blind)
