@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _MANY_CUT = 0.05
-"""Share of turns cut at a limit of tokens above which the figures are said to be in doubt."""
+"""Share of turns cut at a limit of tokens above which a warning says that the figures are in doubt."""
 
 
 def eval_command(

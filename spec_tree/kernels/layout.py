@@ -31,7 +31,7 @@ NODES = 256
 ANCHORS = 12
 """Places kept of each live turn where earlier turns last agreed with it."""
 FEW = 8
-"""Numbers of votes are told apart up to here."""
+"""Numbers of votes are distinguished up to here."""
 FOLLOWERS = 8
 """Tokens that are remembered to have followed one."""
 FOLLOWED = 1 << 15

@@ -72,7 +72,7 @@ def collect(rollouts: RetentionPolicy) -> Holdings:
     behind = (starts - rollouts.store.head[0]) % (rollouts.store.capacity + 1)
     rank = np.empty(len(turns), np.int64)
     rank[np.argsort(behind)] = np.arange(len(turns))
-    said = np.concatenate([np.zeros(0, np.int32), *map(rollouts.store.read, turns)])
+    sampled = np.concatenate([np.zeros(0, np.int32), *map(rollouts.store.read, turns)])
     return Holdings(
         keys=np.array(keys, np.uint64).reshape(-1, 4),
         visited=visited,
@@ -82,7 +82,7 @@ def collect(rollouts: RetentionPolicy) -> Holdings:
         hot_rank=rank,
         hot_seen=np.array([turn.seen for turn in turns], np.int64),
         hot_length=np.array([turn.tokens for turn in turns], np.int64),
-        hot_tokens=said.astype(np.uint16) if said.max(initial=0) < 1 << 16 else said,
+        hot_tokens=sampled.astype(np.uint16) if sampled.max(initial=0) < 1 << 16 else sampled,
         cold_state=np.array(cold_state, np.int32),
         cold_size=np.array([len(turn) for turn in packed], np.int64),
         cold_packed=np.frombuffer(b"".join(packed), np.uint8),
@@ -114,9 +114,9 @@ def restore(held: Holdings, rollouts: RetentionPolicy, live: LiveTurns) -> None:
     for turn in np.argsort(held.hot_rank).tolist():
         if kept[turn]:
             state = states[held.hot_state[turn]]
-            said = held.hot_tokens[starts[turn] : stops[turn]].astype(np.int32)
-            rollouts._write(state, said, live)
-            if len(said) <= rollouts.store.longest:
+            sampled = held.hot_tokens[starts[turn] : stops[turn]].astype(np.int32)
+            rollouts._write(state, sampled, live)
+            if len(sampled) <= rollouts.store.longest:
                 written[turn] = state.turns[-1]
     for state in states:
         state.turns = deque()
@@ -138,8 +138,8 @@ def all_turns(held: Holdings) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.i
         yield held.keys[at], unpack(packed[start:stop])
     stops = np.cumsum(held.hot_length)
     for turn in np.argsort(held.hot_rank).tolist():
-        said = held.hot_tokens[stops[turn] - held.hot_length[turn] : stops[turn]]
-        yield held.keys[held.hot_state[turn]], said.astype(np.int32)
+        sampled = held.hot_tokens[stops[turn] - held.hot_length[turn] : stops[turn]]
+        yield held.keys[held.hot_state[turn]], sampled.astype(np.int32)
 
 
 def check(held: Holdings) -> None:

@@ -48,7 +48,7 @@ class _Again(NamedTuple):
     """A turn that the log's head reached and that is written again."""
 
     state: _State
-    said: NDArray[np.int32]
+    sampled: NDArray[np.int32]
     row: int
     """Its row of ``LiveTurns``; -1 for a finished turn."""
 
@@ -151,21 +151,21 @@ class RetentionPolicy:
         live.turn[rows] = 0
         self.store.drop_all(dropped)
 
-    def add(self, state: DialogueState, said: NDArray[np.int32], live: LiveTurns) -> None:
+    def add(self, state: DialogueState, sampled: NDArray[np.int32], live: LiveTurns) -> None:
         """Keep a finished turn."""
-        if len(said):
+        if len(sampled):
             held = self._visit(state, live)
-            self._write(held, said, live)
+            self._write(held, sampled, live)
             self._forget_empty(held)
 
     def add_all(
         self,
         states: Sequence[DialogueState],
-        said: NDArray[np.int32],
+        sampled: NDArray[np.int32],
         offsets: NDArray[np.int64],
         live: LiveTurns,
     ) -> None:
-        """Keep finished turns, ``said[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
+        """Keep finished turns, ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
         lengths = np.diff(offsets)
         lengths[self._surplus(states, lengths)] = 0
         before = np.concatenate([[0], np.cumsum(np.where(lengths > 0, granules(lengths + 2), 0))])
@@ -173,14 +173,14 @@ class RetentionPolicy:
         while begin < len(states):
             stop = int(np.searchsorted(before, before[begin] + most, "right")) - 1
             if stop == begin:
-                self.add(states[begin], said[offsets[begin] : offsets[begin + 1]], live)
+                self.add(states[begin], sampled[offsets[begin] : offsets[begin + 1]], live)
                 begin += 1
                 continue
             some = np.flatnonzero(lengths[begin:stop]) + begin
             visited = [self._visit(states[i], live) for i in some.tolist()]
             self._room(int(before[stop] - before[begin]), live)  # which may drop states that were visited
             held = [self.by_state.setdefault(state.exact, state) for state in visited]
-            turns = self.store.write_all(said, offsets[some], lengths[some], [state.keys for state in held])
+            turns = self.store.write_all(sampled, offsets[some], lengths[some], [state.keys for state in held])
             self._keep_all(held, turns)
             begin = stop
 
@@ -223,13 +223,13 @@ class RetentionPolicy:
         Half of the log is theirs at most: the newest, which are the last.
         """
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
-        sizes = np.array([granules(len(said) + 2) for _, said in turns], np.int64)
+        sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
         kept = []
-        for ladder, said in turns[first:]:
+        for ladder, sampled in turns[first:]:
             exact = int(ladder[0])
             state = self.by_state.setdefault(exact, _State(exact, ladder))
-            self._write(state, said, live)
+            self._write(state, sampled, live)
             kept.append(state.turns[-1])
         self.past = Past(kept)
 
@@ -268,10 +268,10 @@ class RetentionPolicy:
             turns += [self.store.read(turn) for turn in held.turns]
             for row, (owner, turn) in self.by_row.items():
                 if owner is held and turn is not None:
-                    turns.append(self.said(row, live))
+                    turns.append(self.sampled(row, live))
         return [turn for turn in turns if len(turn)]
 
-    def said(self, row: int, live: LiveTurns) -> NDArray[np.int32]:
+    def sampled(self, row: int, live: LiveTurns) -> NDArray[np.int32]:
         """The tokens of the turn in ``row`` of ``live``; none of one too long for the log."""
         turn = self.by_row[row][1]
         if turn is None:
@@ -293,17 +293,17 @@ class RetentionPolicy:
         self._clock += 1
         held.visited = self._clock
         if exact in self.cold:
-            for age, said in enumerate(self.cold.take(exact)):
-                self._write(held, said, live, before=age)
+            for age, sampled in enumerate(self.cold.take(exact)):
+                self._write(held, sampled, live, before=age)
         return held
 
-    def _write(self, state: _State, said: NDArray[np.int32], live: LiveTurns, *, before: int | None = None) -> None:
-        if len(said) > self.store.longest:
-            self.cold.add(state.exact, state.keys, said)
+    def _write(self, state: _State, sampled: NDArray[np.int32], live: LiveTurns, *, before: int | None = None) -> None:
+        if len(sampled) > self.store.longest:
+            self.cold.add(state.exact, state.keys, sampled)
             self._mind_quota(state)
             return
-        self._room(len(said) + _SPARE, live)
-        self._keep(state, self.store.write(said, state.keys), before=before)
+        self._room(len(sampled) + _SPARE, live)
+        self._keep(state, self.store.write(sampled, state.keys), before=before)
 
     def _keep(self, state: _State, turn: LogEntry, *, before: int | None = None) -> None:
         """Count ``turn`` among the state's finished ones: as the newest, or older than all but ``before``."""
@@ -332,8 +332,8 @@ class RetentionPolicy:
             self.store.make_room(needed, evict)
         again, self._again = self._again, []
         older: Counter[int] = Counter()
-        for state, said, row in again:
-            turn = self.store.write(said, state.keys, live=row, turns=live)
+        for state, sampled, row in again:
+            turn = self.store.write(sampled, state.keys, live=row, turns=live)
             if row < 0:
                 turn.again = True
                 self.tokens_again += turn.tokens
@@ -343,28 +343,28 @@ class RetentionPolicy:
                 self.by_row[row] = state, turn
 
     def _waiting(self) -> int:
-        return sum(granules(len(turn.said) + _SPARE) for turn in self._again)
+        return sum(granules(len(turn.sampled) + _SPARE) for turn in self._again)
 
     def _evict(self, turn: LogEntry, live: LiveTurns) -> None:
         row, state = turn.live, self.by_state[int(turn.keys[0])]
         if row >= 0:
             turn.tokens = int(live.length[row])
-        said = self.store.read(turn)
+        sampled = self.store.read(turn)
         if row < 0:
             self._drop(state, turn)
         else:
             self.store.drop(turn)
-        fits = self._waiting() + len(said) + _SPARE <= self.store.capacity // 4
+        fits = self._waiting() + len(sampled) + _SPARE <= self.store.capacity // 4
         if row >= 0:
             live.turn[row] = 0
             self.by_row[row] = state, None
             if fits:
-                self._again.append(_Again(state, said, row))
+                self._again.append(_Again(state, sampled, row))
             return
-        if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(said)) <= self.store.capacity:
-            self._again.append(_Again(state, said, -1))
+        if fits and state.visited > turn.seen and 2 * (self.tokens_again + len(sampled)) <= self.store.capacity:
+            self._again.append(_Again(state, sampled, -1))
         else:
-            self.cold.add(state.exact, state.keys, said)
+            self.cold.add(state.exact, state.keys, sampled)
             self._forget_empty(state)
 
     def _drop(self, state: _State, turn: LogEntry) -> None:

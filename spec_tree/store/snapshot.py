@@ -199,12 +199,12 @@ def _snapshot(file: ArrayFile) -> Snapshot:
 
 def digest(arrays: Arrays) -> NDArray[np.uint8]:
     """Digest of names, dtypes, shapes and contents, in the order of the names, shape (32,)."""
-    told = hashlib.blake2b(digest_size=32)
+    hashed = hashlib.blake2b(digest_size=32)
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        told.update(f"{name} {array.dtype.str} {arrays[name].shape}\n".encode())
-        told.update(array.reshape(-1).view(np.uint8).data)
-    return np.frombuffer(told.digest(), np.uint8)
+        hashed.update(f"{name} {array.dtype.str} {arrays[name].shape}\n".encode())
+        hashed.update(array.reshape(-1).view(np.uint8).data)
+    return np.frombuffer(hashed.digest(), np.uint8)
 
 
 def _names(prefix: str, fields: Iterable[str]) -> list[str]:

@@ -115,27 +115,27 @@ class TurnStore:
             self.cleared = stop
 
     def write(
-        self, said: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
+        self, sampled: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
     ) -> LogEntry:
         """Write a turn at the head, where room was made for it and two more granules.
 
         Args:
-            said: Its tokens.
+            sampled: Its tokens.
             keys: Its keys, shape (4,).
             live: Row of ``turns`` if it is live.
             turns: The live turns, if it is live.
         """
         start = int(self.head[0])
-        stop = start + granules(len(said) + 2 + (GRANULE if live >= 0 else 0))
+        stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))
         (slot,) = self._slots(1)
-        turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(said), live=live)
+        turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(sampled), live=live)
         self._turns[slot] = turn
-        one = np.array([len(said)]), np.array([slot]), keys[None]
-        write_turns(np.array([start, stop]), said, np.zeros(1, np.int64), *one, self.log, self.keys)
+        one = np.array([len(sampled)]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), sampled, np.zeros(1, np.int64), *one, self.log, self.keys)
         self.head[0] = stop
         if turns is not None and live >= 0:
             turns.turn[live] = slot
-            turns.position[live] = start + len(said)
+            turns.position[live] = start + len(sampled)
             turns.limit[live] = stop
         return turn
 
@@ -157,7 +157,7 @@ class TurnStore:
 
     def write_all(
         self,
-        said: NDArray[np.int32],
+        sampled: NDArray[np.int32],
         begins: NDArray[np.int64],
         lengths: NDArray[np.int64],
         keys: Sequence[NDArray[np.uint64]],
@@ -165,15 +165,15 @@ class TurnStore:
         """Write finished turns at the head, where room was made for all of them.
 
         Args:
-            said: Tokens.
-            begins: First token of each turn in ``said``, shape (turns,).
+            sampled: Tokens.
+            begins: First token of each turn in ``sampled``, shape (turns,).
             lengths: Number of its tokens, shape (turns,).
             keys: Its keys, shape (4,) each.
         """
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         ladders = np.concatenate(keys).reshape(-1, 4)
-        write_turns(bounds, said, begins, lengths, np.array(slots), ladders, self.log, self.keys)
+        write_turns(bounds, sampled, begins, lengths, np.array(slots), ladders, self.log, self.keys)
         self.head[0] = bounds[-1]
         turns = list(map(LogEntry, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
         for slot, turn in zip(slots, turns, strict=True):

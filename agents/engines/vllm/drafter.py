@@ -203,7 +203,7 @@ class ForestDrafter(ServedDrafter):
             self.counts.tokens += step.tokens
             self._swap_if_idle()
 
-    def hear(self, request_id: str, drawn: list[int]) -> None:
+    def record_given(self, request_id: str, drawn: list[int]) -> None:
         """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
         if self.leads:
             self._drawn[request_id] = drawn

@@ -116,8 +116,8 @@ class ExternalServer(ServingTurns):
         if self._turns is not None and state is not None:
             if output.stop_reason in _ENDED:
                 self._turns.note(state, output.token_ids)
-            told, tokens = output.extra_fields, len(output.token_ids)
-            cached, draft = told.get("num_cached_tokens") or 0, draft_of(told, steps=tokens)
+            fields, tokens = output.extra_fields, len(output.token_ids)
+            cached, draft = fields.get("num_cached_tokens") or 0, draft_of(fields, steps=tokens)
             self._turns.engine.count(len(prompt_ids), tokens, cached, draft)
         return output
 
