@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import TaskOptions, named_model, takes
+from turntree.agents.commands.options import StoreOption, TaskOptions, named_model, past_turns, takes
 from turntree.agents.commands.rewards import ContractOption, RewardOption
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls
 
@@ -58,6 +58,7 @@ class EvalOptions(TaskOptions):
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    store: StoreOption = None
     out: Annotated[
         Path | None, typer.Option(help="Episodes as JSON lines, continued after a kill; of a suite, a folder.")
     ] = None
@@ -99,6 +100,7 @@ def eval_command(options: EvalOptions) -> None:
     from turntree.agents.evaluation.paired import compare, guesses_of
     from turntree.agents.evaluation.table import as_json, markdown
     from turntree.agents.files import write_whole
+    from turntree.spec_tree.config import ForestConfig
 
     suite = _suite(options)
     rendering = options.renderer_options()
@@ -110,10 +112,13 @@ def eval_command(options: EvalOptions) -> None:
         heat = options.against_temperature
         hotter: dict[str, Any] = {} if heat is None else {"temperature": heat}
         after, reading = _fitted([replace(one, task=replace(one.task, **hotter)) for one in made], second, rendering)
+    tokenizer, drafts = None if renderer is None else renderer.tokenizer, options.speculate
+    past = past_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=options.base_url)
     choice = options.engine_choice(
         max_batch=min(options.concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
-        speculate=options.speculate,
+        speculate=drafts,
+        forest=ForestConfig(past=past) if past else None,
         base_url=options.base_url,
     )
     results = _played(options, planned, choice, renderer, files, [None] * len(planned))

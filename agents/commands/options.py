@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -32,6 +33,11 @@ TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, 
 ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
+]
+
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(help="Turns of another run to draft from: a store's file, or the folder of a run with checkpoints."),
 ]
 
 
@@ -166,3 +172,24 @@ def named_model(argument: str | None, option: str | None) -> str:
     if not (named := argument or option):
         raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
     return named
+
+
+def past_turns(
+    store: Path | None, tokenizer: Any, *, engine: EngineName, speculate: bool, base_url: str | None = None
+) -> str:
+    """``--store`` as ``ForestConfig.past``; ``tokenizer`` is the model's.
+
+    Raises:
+        UsageError: If nothing here drafts from it, or as ``given_store``.
+    """
+    from turntree.agents.engines.drafting.given_store import given_store
+    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
+    from turntree.agents.errors import UsageError
+
+    if store is None:
+        return ""
+    if not speculate or base_url is not None or engine is EngineName.OPENAI:
+        raise UsageError(
+            "--store has turns that an engine started here drafts from; leave it out, or what forbids that"
+        )
+    return given_store(store, hash_of(tokenizer))

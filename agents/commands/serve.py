@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import TOOL_FORMATS, PolicyOptions, named_model, takes
+from turntree.agents.commands.options import TOOL_FORMATS, PolicyOptions, StoreOption, named_model, past_turns, takes
 from turntree.agents.engines.engine_choice import EngineName
 
 
@@ -52,6 +52,7 @@ class ServeOptions(PolicyOptions):
     max_sessions: Annotated[int, typer.Option(min=1, help="Sessions held at once.")] = 1024
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    store: StoreOption = None
     max_stored_tokens: Annotated[
         int, typer.Option(min=1024, max=100_000_000, help="Tokens of these turns kept ready; ten times as many wait.")
     ] = 4_000_000
@@ -104,13 +105,14 @@ def serve_command(options: ServeOptions) -> None:
         max_requests=options.max_requests or 4 * options.max_batch,
         **{name: getattr(options, name) for name in alike},
     )
-    stored = options.max_stored_tokens
+    stored, speculate = options.max_stored_tokens, options.speculate
+    past = past_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)
     choice = options.engine_choice(
         model=model,
         max_batch=options.max_batch,
         max_context=context,
-        speculate=options.speculate,
-        forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored),
+        speculate=speculate,
+        forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored, past=past),
     )
     if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options.renderer_options())):
         raise KeyboardInterrupt

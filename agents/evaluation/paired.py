@@ -8,39 +8,40 @@ saves passes and changes no token.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from math import nan, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Completion, Engine, TurnRequest, derive_seed
+from turntree.agents.engines.protocol import TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.evaluate import Evaluation, sampling_seed
 from turntree.agents.evaluation.metrics import Estimate
+from turntree.agents.guesses.source import Guess, Source
+from turntree.spec_tree.rules.level import Level
 
 _QUANTILE = 0.975
 _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824}
 """Quantiles of Student's t where the expansion is too coarse."""
 
 
-class GuessedTurns:
-    """An ``Engine`` whose turns are drafted with those of another policy.
+class OtherPolicy(Source):
+    """The turns of another policy, by their seeds: guesses of the turns that are drawn with the same noise.
 
     Args:
-        engine: Samples the turns.
-        guesses: Token ids of a turn by its seed.
+        turns: Token ids of a turn by its seed.
     """
 
-    def __init__(self, engine: Engine, guesses: Mapping[int, Sequence[int]]) -> None:
-        self._engine = engine
-        self._guesses = guesses
+    def __init__(self, turns: Mapping[int, Sequence[int]]) -> None:
+        self._turns = turns
 
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn; the tokens are those without a guess."""
+    def guess(self, request: TurnRequest) -> Guess | None:
+        """The other policy's turn; the tokens sampled are those without it."""
         seed = request.sampling.seed
-        guess = () if seed is None else self._guesses.get(seed, ())
-        return await self._engine.generate(replace(request, draft=list(guess[: request.sampling.max_tokens])))
+        if seed is None or (turn := self._turns.get(seed)) is None:
+            return None
+        return Guess(source=self, tokens=turn, level=Level.B, seed=seed)
 
 
 def guesses_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict[int, tuple[int, ...]]:

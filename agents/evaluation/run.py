@@ -16,9 +16,10 @@ from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.evaluation.environments import checked_env, env_maker
 from turntree.agents.evaluation.evaluate import Sampled, evaluate
 from turntree.agents.evaluation.file import EvalFile
-from turntree.agents.evaluation.paired import GuessedTurns
+from turntree.agents.evaluation.paired import OtherPolicy
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.evaluation.table import EvalResult
+from turntree.agents.guesses.pipeline import GuessedTurns
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
@@ -156,14 +157,14 @@ async def play(
         seed: Seed of tasks and sampling.
         concurrency: Episodes played at the same time.
         scorer: Computes the rewards instead of the environment.
-        guesses: Turns by their seeds that draft those with the same seeds; see ``GuessedTurns``.
+        guesses: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.
         file: File of the episodes, which is closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the beginning and after each.
         tool_calls: For a chat server: the side that parses tool calls.
     """
     task = planned.task
     if guesses is not None and not isinstance(engine, ChatServer):
-        engine = GuessedTurns(engine, guesses)
+        engine = GuessedTurns(engine, [OtherPolicy(guesses)])
     done = {} if file is None else file.done
     there = sum(index < planned.count and sample < task.samples for index, sample in done)
 

@@ -127,6 +127,9 @@ class TokenLog(NamedTuple):
     FOLLOWERS)."""
     followed: NDArray[np.int32]
     """How often it was followed, shape (FOLLOWED,)."""
+    votes: NDArray[np.int64]
+    """How often the token after a place in a turn was looked at once the next one was sampled, and how often they were
+    equal, by slot, shape (slots, 2). What stands at slot 0, and where no turn is, means nothing."""
 
 
 TurnKeys = NDArray[np.uint64]
@@ -257,7 +260,7 @@ class LiveTurns(NamedTuple):
 
 
 def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:
-    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers' arrays of ``old``.
+    """An empty log of ``capacity`` positions, a multiple of ``GRANULE``, with the followers and votes of ``old``.
 
     Links are only read where they were written, so they are left as they come, and take no memory before.
     """
@@ -271,6 +274,7 @@ def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:
         owner=np.zeros((capacity // GRANULE,), np.int32),
         followers=np.zeros((FOLLOWED, FOLLOWERS), np.int32) if old is None else old.followers,
         followed=np.zeros((FOLLOWED,), np.int32) if old is None else old.followed,
+        votes=np.zeros((1, 2), np.int64) if old is None else old.votes,
     )
     log.heads[:] = -1
     if old is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import length_class, step_on
-from turntree.spec_tree.kernels.compiled import float32, inlined, int64, part
+from turntree.spec_tree.kernels.compiled import float32, index, inlined, int64, part
 from turntree.spec_tree.kernels.indexing import follow_row
 from turntree.spec_tree.kernels.layout import (
     ANCHORS,
@@ -24,6 +24,7 @@ from turntree.spec_tree.kernels.layout import (
     FEW,
     FOLLOWER,
     FOLLOWERS,
+    GRANULE,
     KINDS,
     LENGTHS,
     TABLES,
@@ -78,6 +79,10 @@ def learn_places(turn: Any, sampled: NDArray[np.int32], log: TokenLog, contexts:
             if teach and (kind != UNMATCHED or agreed == 0):  # once it agrees, it is no ``UNMATCHED`` place any more
                 of = match if kind == UNMATCHED else length_class(match + agreed)
                 _count(weights.tried[kind, of], token == sampled[agreed])
+                if kind != CONTEXT:
+                    votes = log.votes[index(log.owner[index(place // GRANULE)])]
+                    votes[0] += 1
+                    votes[1] += token == sampled[agreed]
             if token != sampled[agreed]:
                 break
             agreed += 1

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -42,7 +43,7 @@ from turntree.spec_tree.store.live_table import (
 from turntree.spec_tree.store.prefix_tree import TreeNode
 from turntree.spec_tree.store.proposal import ROWS_OF_A_THREAD, own_work, pool, propose
 from turntree.spec_tree.store.retention import RetentionPolicy
-from turntree.spec_tree.store.snapshot import Snapshot, read_snapshot, write_snapshot
+from turntree.spec_tree.store.snapshot import Snapshot, read_past, read_snapshot, write_snapshot
 
 _TOGETHER = 4
 """Threads that draft chains at most: each more costs the calling one time with the interpreter's lock."""
@@ -71,6 +72,10 @@ class SpecForest:
 
         Args:
             config: Settings; ``None`` takes the defaults.
+
+        Raises:
+            DamagedForest: If ``config.past`` is no forest, or one of a policy with other tokens; see ``load``.
+            OSError: If it cannot be read.
         """
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
@@ -84,6 +89,8 @@ class SpecForest:
         """The turns by state and the log; for checks and measurements only."""
         self.live_table = LiveTable(self.config)
         """The live turns; for checks and measurements only."""
+        if self.config.past:
+            self.rollouts.add_past(read_past(Path(self.config.past), self.config), self.live_table.turns)
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[Tokens] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -177,6 +184,7 @@ class SpecForest:
                 )
                 begin = stop
             self._committed += len(sampled)
+            self._judge_past(len(sampled))
 
     def advance(
         self,
@@ -228,6 +236,7 @@ class SpecForest:
             self._drafted += counts[1]
 
         with self._lock:
+            self._judge_past(tokens)  # by what was sampled before these
             if not self.rollouts.room_for_all(len(due), tokens, live):
                 lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
                 while begin < len(due):
@@ -329,6 +338,11 @@ class SpecForest:
                 evicted_states=rollouts.cold.dropped_states,
             )
 
+    def past_counters(self) -> dict[str, float]:
+        """Counters of the turns of other runs, by their names in the metrics; empty where none were given."""
+        past = self.rollouts.past
+        return {"past_turns": past.given, "past_forgotten": past.forgotten} if self.config.past else {}
+
     def tree(self, state: DialogueState) -> TreeNode:
         """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
         with self._lock:
@@ -376,7 +390,7 @@ class SpecForest:
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path), config)
-        forest = cls(snapshot.config)
+        forest = cls(replace(snapshot.config, past=""))  # the file has what was left of it
         forest._take(snapshot)
         return forest
 
@@ -402,6 +416,10 @@ class SpecForest:
         self._drafted, self._accepted, self._committed = snapshot.counters.tolist()
         self.weights[:] = snapshot.weights
         restore(snapshot.held, self.rollouts, self.live_table.turns)
+
+    def _judge_past(self, tokens: int) -> None:
+        if self.rollouts.judge_past(tokens):
+            self.weights[:] = first_weights()  # what was learnt until now, was learnt of those turns
 
     def _index(self, states: list[DialogueState]) -> int:
         count = 0

@@ -10,6 +10,7 @@ the oldest first: out of the log, and out of the turns without an index.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -128,6 +129,17 @@ def restore(held: Holdings, rollouts: RetentionPolicy, live: LiveTurns) -> None:
     for state, visited in zip(states, held.visited.tolist(), strict=True):
         state.visited = visited
     rollouts._clock = int(held.clock[0])
+
+
+def all_turns(held: Holdings) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
+    """The turns, each with the ladder of its state, the oldest first."""
+    packed, ends = held.cold_packed.tobytes(), np.cumsum(held.cold_size).tolist()
+    for at, (start, stop) in zip(held.cold_state.tolist(), pairwise([0, *ends]), strict=True):
+        yield held.keys[at], unpack(packed[start:stop])
+    stops = np.cumsum(held.hot_length)
+    for turn in np.argsort(held.hot_rank).tolist():
+        sampled = held.hot_tokens[stops[turn] - held.hot_length[turn] : stops[turn]]
+        yield held.keys[held.hot_state[turn]], sampled.astype(np.int32)
 
 
 def check(held: Holdings) -> None:

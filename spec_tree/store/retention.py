@@ -21,6 +21,7 @@ from turntree.spec_tree.kernels.batch import LONGEST_PIECE
 from turntree.spec_tree.kernels.layout import GRANULE, LiveTurns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.cold import ColdTurns
+from turntree.spec_tree.store.past import Past
 from turntree.spec_tree.store.turn_store import LogEntry, TurnStore, granules
 
 _SPARE = 3 * GRANULE
@@ -67,6 +68,8 @@ class RetentionPolicy:
         """States with turns in the log or live, by the first of their keys."""
         self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
         """The live turns by row of ``LiveTurns``; ``None`` as the turn if it was too long for the log."""
+        self.past = Past()
+        """Those of other runs."""
         self._again: list[_Again] = []
         self._clock = 0
         self._over_quota = 0
@@ -213,6 +216,40 @@ class RetentionPolicy:
             self._uncount(turn)
         self._over_quota += len(over)
         self.store.drop_all(over)
+
+    def add_past(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
+        """Keep turns of other runs, with the ladders of their states, as ones older than all that follow.
+
+        Half of the log is theirs at most: the newest, which are the last.
+        """
+        turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
+        sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
+        first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
+        kept = []
+        for ladder, sampled in turns[first:]:
+            exact = int(ladder[0])
+            state = self.by_state.setdefault(exact, _State(exact, ladder))
+            self._write(state, sampled, live)
+            kept.append(state.turns[-1])
+        self.past = Past(kept)
+
+    def judge_past(self, tokens: int) -> bool:
+        """So many tokens were sampled: remove turns of other runs that were wrong too often, now and then.
+
+        Returns:
+            Whether more than half of them have gone now, and had not before.
+        """
+        if not self.past.due(tokens):
+            return False
+        wrong = self.past.judge(self.store)
+        for turn in wrong:
+            state = self.by_state[int(turn.keys[0])]
+            state.turns.remove(turn)
+            self._uncount(turn)
+            self._forget_empty(state)
+        self.store.drop_all(wrong)
+        gone, given = self.past.forgotten, self.past.given
+        return 2 * (gone - len(wrong)) <= given < 2 * gone
 
     def warm(self, state: DialogueState, live: LiveTurns) -> int:
         """Index the cold turns of a state; returns their number."""

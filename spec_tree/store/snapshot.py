@@ -14,8 +14,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +30,7 @@ from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
-from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, check, check_tokens
+from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, all_turns, check, check_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +39,7 @@ FORMAT = 2
 _MAGIC = np.frombuffer(b"turntree forest\n", np.uint8)
 _MOST_BYTES = 1 << 35
 """Of a file: more than the largest forest that settings allow."""
+_STEP = re.compile(r"global_step_(\d+)")
 _SMALL = 1 << 12
 """Bytes of a member that may be looked at before it is known to be the expected one."""
 _KINDS: dict[str, tuple[DTypeLike, int]] = {
@@ -73,7 +76,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     arrays: Arrays = {
         "magic": _MAGIC,
         "format": np.array([FORMAT], np.int64),
-        "config": np.frombuffer(config_to_text(snapshot.config).encode(), np.uint8),
+        "config": np.frombuffer(config_to_text(replace(snapshot.config, past="")).encode(), np.uint8),
         "counters": snapshot.counters,
         **{f"held_{name}": array for name, array in snapshot.held._asdict().items()},
         **{f"weights_{name}": array for name, array in parts(snapshot.weights).items()},
@@ -122,6 +125,41 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
     except ValueError as error:
         raise DamagedForest(f"{path} is not of this policy: {error}") from error
     return snapshot._replace(config=own.of_policy(known.vocabulary, known.tokenizer))
+
+
+def read_past(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
+    """The turns of a file of ``write_snapshot``, or of those in a folder, with the ladders of their states.
+
+    Args:
+        path: The file, or a folder: of the stores named ``forest.npz`` anywhere in it, as a run's checkpoints have
+            them, those of the last step; else of all files in it that end in ``.npz``.
+        own: Settings of the store that gets them.
+
+    Returns:
+        The turns, the oldest of each file first. Replicas share turns: of what several files have, one is given.
+
+    Raises:
+        DamagedForest: If there is none, or as ``read_snapshot``.
+        OSError: If one cannot be read.
+    """
+    files = _stores(path) if path.is_dir() else [path]
+    if not files:
+        raise DamagedForest(f"there is no store of turns in the folder {path}: expected a file of SpecForest.save")
+    turns: list[tuple[NDArray[np.uint64], NDArray[np.int32]]] = []
+    known: set[tuple[bytes, bytes]] = set()
+    for file in files:
+        found = list(all_turns(read_snapshot(file, own).held))
+        names = [(ladder.tobytes(), said.tobytes()) for ladder, said in found]
+        turns += [turn for name, turn in zip(names, found, strict=True) if name not in known]
+        known.update(names)
+    return turns
+
+
+def _stores(folder: Path) -> list[Path]:
+    """The files of stores in a folder; see ``read_past``."""
+    found = sorted(folder.rglob("forest.npz"))
+    steps = {file: [int(number) for number in _STEP.findall(str(file.parent))][-1:] for file in found}
+    return [file for file in found if steps[file] == max(steps.values(), default=[])] or sorted(folder.glob("*.npz"))
 
 
 def _snapshot(file: ArrayFile) -> Snapshot:

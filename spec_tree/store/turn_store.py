@@ -63,7 +63,7 @@ class TurnStore:
         """
         self._capacity = max(granules(max_tokens), 4 * GRANULE)
         first = min(_FIRST_CAPACITY, self._capacity)
-        self.log: TokenLog = token_log(first)
+        self.log: TokenLog = token_log(first)._replace(votes=np.zeros((_FIRST_SLOTS, 2), np.int64))
         self.keys: TurnKeys = turn_keys(_FIRST_SLOTS)
         self.head: NDArray[np.int64] = np.zeros(1, np.int64)
         self.head[0] = GRANULE
@@ -204,9 +204,14 @@ class TurnStore:
             return
         slots = [turn.slot for turn in turns]
         drop_turns(np.array([turn.start for turn in turns]), np.array(slots), self._kept, self.log, self.keys)
+        self.log.votes[slots] = 0
         for slot in slots:
             self._turns[slot] = None
         self.free += slots
+
+    def holds(self, turn: LogEntry) -> bool:
+        """Whether a turn is still in the log, where it was written."""
+        return self._turns[turn.slot] is turn
 
     def turns(self) -> Sequence[LogEntry]:
         """All turns in the log, in no order."""
@@ -221,8 +226,10 @@ class TurnStore:
             keys = turn_keys(size)
             keys[:old] = self.keys
             self.keys = keys
+            votes = np.zeros((size, 2), np.int64)
+            votes[:old] = self.log.votes
             # readers that draft with the old keys must not meet the new slots
-            self.log = self.log._replace(owner=self.log.owner.copy())
+            self.log = self.log._replace(owner=self.log.owner.copy(), votes=votes)
             self._turns += [None] * (size - old)
             self.free = list(range(size - 1, old - 1, -1)) + self.free
         taken = self.free[len(self.free) - count :]

@@ -231,7 +231,7 @@ class ForestDrafter(ServedDrafter):
         forest = self.forest.stats()
         names = ("states", "rollouts", "live", "tokens", "bytes")
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
-        return self.counts.to_dict() | held
+        return self.counts.to_dict() | held | self.forest.past_counters()
 
     def _follow(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
         """Find the turns of a batch's requests, if these are others than in the last step.

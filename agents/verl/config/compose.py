@@ -22,7 +22,8 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.errors import MissingExtra, RenderError
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.errors import MissingExtra, RenderError, UsageError
 from turntree.agents.verl.config.asynchronous import on_resume
 from turntree.agents.verl.config.attention import fit_attention
 from turntree.agents.verl.config.checks import check_counts, check_value, check_verl_keys, meant
@@ -122,6 +123,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
     on_resume(whole, settings)
+    _fit_store(whole, settings)
     _check_own_engine(whole)
     for fit in (fit_vllm, fit_sglang):
         fit(whole, settings)
@@ -284,6 +286,23 @@ def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
             f"turntree.run_ahead.during_update=true needs rollout.name={ROLLOUT_NAME} with free_cache_engine=false, "
             f"got {rollout.name}, which gives its memory to the trainer during the update; remove that key"
         )
+
+
+def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
+    """Let the engine's store begin with the turns of other runs."""
+    if not settings.store:
+        return
+    from turntree.agents.engines.drafting.given_store import given_store
+
+    section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
+    if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:
+        raise ConfigError("turntree.store has turns to draft from, and speculation=none drafts nothing; remove one")
+    model = config.actor_rollout_ref.model
+    try:
+        past = given_store(settings.store, tokenizer_hash(str(model.tokenizer_path or model.path)))
+    except UsageError as error:
+        raise ConfigError(f"turntree.store: {error}") from error
+    OmegaConf.update(config, f"{section}.forest.past", past, force_add=True)
 
 
 def _check_own_engine(config: DictConfig) -> None:

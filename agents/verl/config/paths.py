@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_PLACE = re.compile(r"(^|_)(path|files?|dir|folder|data|corpus)$")
+_PLACE = re.compile(r"(^|_)(path|files?|dir|folder|data|corpus|store)$")
 """Keys of verl, of turntree and of environments whose text may be a place on this machine."""
 
 

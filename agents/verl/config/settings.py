@@ -232,6 +232,9 @@ class TrainSettings(PlaySettings):
     """Tasks to validate on."""
     run_dir: str = "runs/train"
     """Folder of the run."""
+    store: str = ""
+    """Turns of other runs that the first epoch is drafted from: a store's file, or a folder with such files, such as a
+    run with checkpoints; empty begins with none."""
     fork_workers: bool = True
     """On the CPU, start Ray's workers as forks of one process that has imported what they need."""
 

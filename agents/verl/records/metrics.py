@@ -79,6 +79,8 @@ ENGINE_METRICS = _several(
         ("run_ahead_wasted", "precomputed tokens that were rejected, or never asked for"),
         ("run_ahead_preempted", "precomputed turns that gave their slot to a requested one"),
         ("run_ahead_refused", "precomputed turns that were not promoted, as the policy was trained on their noise"),
+        ("past_turns", "turns of other runs that the store began with"),
+        ("past_forgotten", "those dropped for being wrong too often"),
         ("hub_given", "turns given to the stores of other replicas"),
         ("hub_taken", "turns of other replicas taken into the store"),
         ("hub_missed", "turns of other replicas that came too late to be had"),

@@ -35,6 +35,8 @@ _OF_DRAFTER = {
     "seconds": "seconds",
     "draft_seconds": "draft_seconds",
     "idle_seconds": "draft_idle_seconds",
+    "past_turns": "past_turns",
+    "past_forgotten": "past_forgotten",
 }
 """Counters of the drafter, and their names in ``EngineStats``."""
 

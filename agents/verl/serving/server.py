@@ -188,7 +188,8 @@ class TurntreeServer(ServingTurns):
 
     async def engine_counters(self) -> dict[str, float]:
         """See ``ServingTurns``."""
-        return self.engine.stats().to_dict()
+        past = {} if self.engine.forest is None else self.engine.forest.past_counters()
+        return self.engine.stats().to_dict() | past
 
     async def announce(self, states: Sequence[DialogueState]) -> None:
         """Let the store prepare, in the background, for turns that will soon begin at ``states``."""

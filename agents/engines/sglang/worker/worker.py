@@ -121,7 +121,8 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         forest = self.drafter.forest
         if forest is None:
             return {}
-        return {**asdict(self.drafter.counts), **{f"forest_{k}": v for k, v in asdict(forest.stats()).items()}}
+        held = {f"forest_{name}": value for name, value in asdict(forest.stats()).items()}
+        return asdict(self.drafter.counts) | held | forest.past_counters()
 
 
 class NoCorpus:

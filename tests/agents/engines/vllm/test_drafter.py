@@ -17,7 +17,7 @@ from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.spec_tree import DialogueState, ForestConfig
+from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.exchange.exchange import Swapped
 from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
@@ -78,6 +78,18 @@ def test_siblings_profit_from_a_turn_that_is_not_over(runner: ScriptedRunner) ->
         runner.step()
     runner.add("b", PROMPT, TURN)
     assert runner.step()["b"] == TURN[1:5]
+
+
+def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path: Path) -> None:
+    past = SpecForest()
+    past.insert(DialogueState.from_tokens(PROMPT), TURN)
+    past.save(tmp_path / "past.npz")
+    passes = {}
+    for given in (str(tmp_path / "past.npz"), ""):
+        runner = ScriptedRunner(DrafterSettings(adaptive=False, min_probability=0.0, forest=ForestConfig(past=given)))
+        passes[given] = runner.say("a", PROMPT, TURN)
+        assert runner.drafter.stats().get("past_turns", 0) == bool(given)
+    assert passes[str(tmp_path / "past.npz")] < passes[""] == len(TURN)
 
 
 def test_engines_that_share_a_folder_draft_from_each_others_turns(

@@ -12,10 +12,14 @@ from omegaconf import OmegaConf
 from tables import table
 from tiny_llama import save_chat_llama
 
+from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.sglang.settings import settings_from_environment
+from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl.config.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
+from turntree.spec_tree import ForestConfig, SpecForest
 
 Compose = Callable[..., Composition]
 ENGINE = "actor_rollout_ref.rollout.engine_kwargs.turntree"
@@ -144,3 +148,34 @@ def test_variables_of_the_template_are_one_in_turntree_and_verl(composed: Compos
             composed(ours[0], override)
     with pytest.raises(ConfigError, match="has no thoughts"):
         composed("max_thinking_tokens=4")
+
+
+@pytest.mark.parametrize("engine", ["local", "vllm", "sglang"])
+def test_a_store_of_another_run_reaches_the_store_of_every_engine(
+    engine: str, composed: Compose, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = (SpecForest(ForestConfig(tokenizer=of)) for of in (tokenizer_hash(str(tiny_model)), "0123"))
+    ours.save(tmp_path / "ours.npz")
+    theirs.save(tmp_path / "theirs.npz")
+    monkeypatch.chdir(tmp_path)
+    base = "cpu" if engine == "local" else "gpu"
+    mine = f"defaults: [turntree_trainer, {{override base: {base}}}, {{override engine: {engine}}}, _self_]"
+    given = composed("turntree.store=ours.npz", text=mine).verl
+    assert store_settings(given, engine).past == str(tmp_path / "ours.npz")
+    assert store_settings(composed(text=mine).verl, engine).past == ""
+    for override, message in (("turntree.store=theirs.npz", "those of 0123"), ("turntree.store=gone", "No such file")):
+        with pytest.raises(ConfigError, match=message):
+            composed(override, text=mine)
+    with pytest.raises(ConfigError, match="speculation=none drafts nothing"):
+        composed("turntree.store=ours.npz", "speculation=none", text=mine)
+
+
+def store_settings(config: Any, engine: str) -> ForestConfig:
+    """Settings of the store as the engine's processes read them."""
+    given = config.actor_rollout_ref.rollout.engine_kwargs
+    if engine == "vllm":
+        return DrafterSettings.from_additional_config(OmegaConf.to_container(given.vllm.additional_config)).forest
+    if engine == "sglang":
+        variables = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars)
+        return settings_from_environment(variables).forest
+    return EngineSettings.parse(plain(given.get("turntree"))).forest

@@ -39,6 +39,7 @@ def counters() -> dict[str, float]:
     values = stats.to_dict()
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}
+    values |= {"past_turns": 5, "past_forgotten": 1}
     groups = ("exact", "marginal")
     return values | {f"exactness/{group}_{kind}_z": 1.0 for group in groups for kind in ("acceptance", "entropy")}
 
