@@ -125,6 +125,7 @@ class LocalEngine:
             guess=guess[: stop + 1],
             ahead=request.ahead_for > 0,
             watch=request.watch,
+            foresee=request.foresee,
         )
         return done.completion()
 
