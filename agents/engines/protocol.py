@@ -114,6 +114,9 @@ class TurnRequest:
     slot, and is aborted with its tokens so far when the slot is needed; with vLLM and SGLang through ``IdleSlots``."""
     reuse: bool = True
     """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
+    expected: float = 0.0
+    """Tokens that the dialogue will probably have from this turn on; 0 where that is not known. Of requests that wait
+    in the local engine the longest goes first; with any engine it counts for the choice of a replica."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """Called with the tokens of each step as they are sampled, on the engine's thread, so that they can be shown at
     once; ``True`` ends the turn after them. The local engine calls it, others show and end nothing early."""

@@ -38,6 +38,7 @@ from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs import Env, ResultMemo
 from turntree.envs.failure import kind_of
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.lengths import LengthsByState
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class EpisodePlayer:
         if again and settings.reuse.early:
             self._stored = defaultdict(StoredEpisodes)
         self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
+        self._lengths = LengthsByState() if settings.longest_first else None
         # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
         self._groups: dict[Any, _Group] = {}
@@ -320,6 +322,7 @@ class EpisodePlayer:
                 sampling=sampling,
                 stored=None if self._stored is None else self._stored[env_id, settings],
                 calls_ahead=calls,
+                lengths=self._lengths,
             )
             turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
             if self.resuming is None:
