@@ -44,7 +44,7 @@ class ReuseConfig:
     """Share of the turns that are sampled anew although an earlier one is stored."""
     early: bool = True
     """Whether an episode's later stored turns are verified, and its tool calls made in copies of the environment,
-    before the earlier turns are known to be said again."""
+    before the earlier turns are known to be sampled again."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mode", ReuseMode(self.mode))

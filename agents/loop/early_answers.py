@@ -1,9 +1,9 @@
-"""Answers of an environment to the later turns of an episode, computed before it is known that these will be said.
+"""Answers of an environment to the later turns of an episode, computed before it is known that these will be sampled.
 
 An episode whose turns and answers so far are those of a stored one will probably go
 on as that did. Copies of the environment, each set back to a snapshot of the stored
 episode, take its later steps side by side with the present one. The answer of a copy
-is used only for the very turn that was said, and only as long as every answer before
+is used only for the very turn that was sampled, and only as long as every answer before
 it was the stored one.
 
 An environment that is not ``forkable`` takes all steps itself, turn after turn: a

@@ -177,8 +177,10 @@ class _Play(EpisodeDriver):
     async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
-            said = await self.sample(prompt, room, answers.foresee())
-            turn = Turn(prompt_ids=prompt, completion=said, text=self.text(said.token_ids), shortened=shortened)
+            turn_text = await self.sample(prompt, room, answers.foresee())
+            turn = Turn(
+                prompt_ids=prompt, completion=turn_text, text=self.text(turn_text.token_ids), shortened=shortened
+            )
             outcome = await self.step(turn, answers.answer(turn.text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
@@ -187,12 +189,12 @@ class _Play(EpisodeDriver):
                 prompt = self.renderer.initial(outcome.history, tools)
                 first = len(prompt)
             else:
-                prompt = self.renderer.extend(prompt, said.token_ids, outcome.messages)
+                prompt = self.renderer.extend(prompt, turn_text.token_ids, outcome.messages)
         return StopReason.MAX_TOKENS
 
     def text(self, token_ids: Sequence[int]) -> str:
         special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
-        return self.renderer.said(token_ids, special_tokens=special_tokens)
+        return self.renderer.turn_text(token_ids, special_tokens=special_tokens)
 
     def room(self, first: int, length: int) -> int:
         """Most tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""

@@ -7,7 +7,7 @@ Since a token is a function of the distribution and of (seed, position), the fin
 is the one that the new policy alone samples with that seed, whenever the update came.
 
 Invariant: but for ``keep``, all tokens of a turn are of one version of the weights, and
-noise that the policy was trained on is never said to be exact (``trained``).
+noise that the policy was trained on is never labelled exact (``trained``).
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
             ValueError: If ``tokens`` does not have one entry a row, or holds something other than token ids.
         """
-        said, offsets = said_ids(handles, tokens)
+        sampled, offsets = said_ids(handles, tokens)
         with self._lock:
             rows, live = self.live_table.rows(handles), self.live_table.turns
             begin, lengths = 0, offsets[1:] - offsets[:-1]
@@ -197,7 +197,7 @@ class SpecForest:
                 stop = self.rollouts.room_for(lengths, begin, rows, live)
                 self._accepted += kernels.move_on(
                     rows[begin:stop],
-                    said,
+                    sampled,
                     offsets[begin : stop + 1],
                     live.records,
                     self.rollouts.store.log,
@@ -206,12 +206,12 @@ class SpecForest:
                     self.rollouts.store.head,
                 )
                 begin = stop
-            self._committed += len(said)
+            self._committed += len(sampled)
 
     def advance(
         self,
         chains: Chains,
-        told: NDArray[np.int32],
+        due: NDArray[np.int32],
         tokens: int,
         slots: NDArray[np.int32],
         *,
@@ -223,12 +223,12 @@ class SpecForest:
         nodes: DraftNodes,
         out: Proposals,
     ) -> None:
-        """Extend the turns of ``told`` by the tokens that they hold, then draft chains, in one call without the
+        """Extend the turns of ``due`` by the tokens that they hold, then draft chains, in one call without the
         interpreter's lock.
 
         Args:
             chains: Live turns of this forest.
-            told: Slots of ``chains``, each once.
+            due: Slots of ``chains``, each once.
             tokens: What they hold together.
             slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
             step: Number of the step in which they sampled.
@@ -242,7 +242,7 @@ class SpecForest:
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
         live, contexts = self.live_table.turns, self.live_table.contexts
 
-        def run(told: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
+        def run(due: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
             store, share = self.rollouts.store, np.zeros(3, np.int64)
             sources = DraftSources(log=store.log, turns=store.keys, contexts=contexts.log)
             given, drafts = (live.records, sources, self.weights), (nodes, out)
@@ -250,7 +250,7 @@ class SpecForest:
                 pool().submit(lambda: help_out(share, limits, *given, own_work(), nodes, out.space))
             try:
                 counts = go_on(
-                    told, slots, step, guessed, most, limits, chains, *given, store.head, own_work(), *drafts, share
+                    due, slots, step, guessed, most, limits, chains, *given, store.head, own_work(), *drafts, share
                 )
             finally:
                 share[COUNT] = share[COUNT] or -1  # so that nobody waits for a call that failed
@@ -258,24 +258,24 @@ class SpecForest:
             self._drafted += counts[1]
 
         with self._lock:
-            if not self.rollouts.room_for_all(len(told), tokens, live):
-                lengths, rows, begin = chains.records["held"][told], chains.records["row"][told], 0
-                while begin < len(told):
+            if not self.rollouts.room_for_all(len(due), tokens, live):
+                lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
+                while begin < len(due):
                     stop = self.rollouts.room_for(lengths, begin, rows, live)
-                    run(told[begin:stop], slots[:0], 1)
+                    run(due[begin:stop], slots[:0], 1)
                     begin = stop
-                told = told[:0]
-            run(told, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if most > 0 else 1)
+                due = due[:0]
+            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if most > 0 else 1)
             self._committed += tokens
 
-    def said(self, handle: int) -> NDArray[np.int32]:
+    def sampled(self, handle: int) -> NDArray[np.int32]:
         """The tokens of a live turn so far; none of one that is too long to be kept.
 
         Raises:
             UnknownTurn: If the handle is not live.
         """
         with self._lock:
-            return self.rollouts.said(int(self.live_table.rows([handle])[0]), self.live_table.turns)
+            return self.rollouts.sampled(int(self.live_table.rows([handle])[0]), self.live_table.turns)
 
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         """Finish turns.
@@ -302,9 +302,9 @@ class SpecForest:
         Raises:
             ValueError: If ``tokens`` holds something other than token ids of the vocabulary.
         """
-        said = known_tokens(token_ids(tokens, "tokens"), self.config.vocabulary)
+        sampled = known_tokens(token_ids(tokens, "tokens"), self.config.vocabulary)
         with self._lock:
-            self.rollouts.add(state, said, self.live_table.turns)
+            self.rollouts.add(state, sampled, self.live_table.turns)
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Sequence[int]]) -> None:
         """Add finished turns, as if they had just been sampled in this order.
@@ -318,10 +318,10 @@ class SpecForest:
         """
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
-        said, offsets = flat_ids(turns, "turns")
-        known_tokens(said, self.config.vocabulary)
+        sampled, offsets = flat_ids(turns, "turns")
+        known_tokens(sampled, self.config.vocabulary)
         with self._lock:
-            self.rollouts.add_all(states, said, offsets, self.live_table.turns)
+            self.rollouts.add_all(states, sampled, offsets, self.live_table.turns)
 
     def announce(self, states: Sequence[DialogueState]) -> Future[int]:
         """Index the turns known at ``states`` in the background: turns will soon begin there.

@@ -3,7 +3,7 @@
 An engine reports which turns it samples, their tokens, and when they end. It translates its requests into
 ``DraftTurn`` and drafts into the form that its verification takes; how wide or deep a step drafts is its own choice.
 
-Invariant: the store is told each sampled token once, in order, and nothing else, before it drafts and before the turn
+Invariant: each sampled token is committed to the store once, in order, and nothing else, before it drafts and before the turn
 ends. Drafts change how many passes a turn takes, never its tokens.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
 
 HELD_STEPS = 16
-"""Steps without drafts after which the store is told of them all: to be told of one costs it nearly as much."""
+"""Steps without drafts that are committed to the store in one batch; a single step costs nearly as much."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -33,7 +33,7 @@ class DraftTurn:
     guess: Sequence[int] = ()
     """The caller's guess of the whole turn, from its first token; empty once the policy sampled another token."""
     committed: int = 0
-    """Sampled tokens that the session was told of."""
+    """Sampled tokens appended to turns."""
     handle: int | None = None
     """The store's handle of the turn; ``None`` before it began and once it is over."""
 
@@ -59,7 +59,7 @@ class DraftCounts:
     rows: int = 0
     """Turns that sampled in a pass, summed over passes."""
     tokens: int = 0
-    """Tokens of theirs that the store is told."""
+    """Their tokens that are committed to the store."""
     verified: int = 0
     """Tokens that the engine ran the model over for them, padding included; 0 where it does not report it."""
     drafted: int = 0
@@ -87,7 +87,7 @@ class DraftingSession:
     counts: DraftCounts = field(default_factory=DraftCounts)
     """Counters so far."""
     _held: dict[DraftTurn, list[int]] = field(default_factory=dict)
-    """Sampled tokens of live turns that the store was not told yet."""
+    """Sampled tokens of live turns not committed to the store yet."""
     _held_steps: int = 0
     _marked: float = 0.0
     _waited: float = 0.0
@@ -133,7 +133,7 @@ class DraftingSession:
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        self._tell(list(self._held))  # drafts go on from what was said last, of siblings too
+        self._tell(list(self._held))  # drafts go on from the latest tokens, of siblings too
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
@@ -158,18 +158,18 @@ class DraftingSession:
         return self.forest.foresee(_handles(turns), min_probability=min_probability)
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
-        """Append sampled tokens to turns. The store hears of them before it drafts, before their turn ends, and after
+        """Append sampled tokens to turns. They are committed to the store before it drafts, before their turn ends, and after
         some steps without either; of turns without a handle it does not.
 
         Args:
             turns: Turns, shape (rows,).
             tokens: Sampled since the last call, one sequence a row.
         """
-        for turn, said in zip(turns, tokens, strict=True):
-            if turn.handle is not None and said:
-                self._held.setdefault(turn, []).extend(said)
-                self.counts.tokens += len(said)
-            turn.advance(said)
+        for turn, sampled in zip(turns, tokens, strict=True):
+            if turn.handle is not None and sampled:
+                self._held.setdefault(turn, []).extend(sampled)
+                self.counts.tokens += len(sampled)
+            turn.advance(sampled)
         self._held_steps += 1
         if self._held_steps > HELD_STEPS:
             self._tell(list(self._held))
@@ -191,9 +191,9 @@ class DraftingSession:
 
     def _tell(self, turns: list[DraftTurn]) -> None:
         """Tell the store of the tokens held of ``turns``."""
-        said = [self._held.pop(turn) for turn in turns]
-        if self.forest is not None and said:
-            self.forest.commit(_handles(turns), said)
+        sampled = [self._held.pop(turn) for turn in turns]
+        if self.forest is not None and sampled:
+            self.forest.commit(_handles(turns), sampled)
 
     @contextmanager
     def timed(self, *, waits: bool = True) -> Iterator[float]:

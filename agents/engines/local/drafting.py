@@ -135,7 +135,7 @@ class Drafter:
     def _timed(self) -> Iterator[None]:
         with self._session.timed():
             yield
-        # Nothing runs on the device meanwhile: drafts come before the pass, and the store is told of drawn tokens.
+        # Nothing runs on the device meanwhile: drafts come before the pass, and drawn tokens alone are committed to the store.
         self._stats.draft_seconds = self._stats.draft_idle_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:

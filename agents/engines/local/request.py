@@ -169,7 +169,7 @@ class Request(DraftTurn):
             log.warning("a foreseen turn could not be told", exc_info=True)
 
     def mark(self) -> Callable[[], None]:
-        """What takes back everything that a pass does to the request after this call, before the store is told."""
+        """What takes back everything that a pass does to the request after this call, before its tokens are committed to the store."""
         grown = [getattr(self, name) for name in _GROWN]
         lengths = [len(one) for one in grown]
         figures = [(name, getattr(self, name)) for name in _FIGURES]

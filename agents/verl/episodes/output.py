@@ -172,7 +172,7 @@ def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutp
 def _stretch(
     turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
 ) -> EpisodeOutput:
-    """The row of what was said before the dialogue was shortened; the episode is counted with its last stretch."""
+    """The row of the turns before the dialogue was shortened; the episode is counted with its last stretch."""
     alone = replace(episode, turns=tuple(turns), others=())
     output = to_output(alone, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
     output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)

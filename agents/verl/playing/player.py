@@ -114,7 +114,7 @@ class EpisodePlayer:
         self._score_in_verl = settings.score_in_verl
         self._memos: dict[tuple[str, str], ResultMemo] = {}
         self._memo_results = settings.memo_results
-        # Where turns are said again, so are tool calls made again.
+        # Where turns are generated again, tool calls are made again.
         again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
         self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
         if again and settings.reuse.early:
