@@ -28,9 +28,17 @@ ENV_KWARGS: dict[str, Any] = {
 
 
 def snapshots(
-    folder: Path, *, epochs: int, tasks: int, samples: int, layers: int, width: int, learning_rate: float = 5e-4
+    folder: Path,
+    *,
+    epochs: int,
+    tasks: int,
+    samples: int,
+    layers: int,
+    width: int,
+    learning_rate: float = 5e-4,
+    steps: int = 1,
 ) -> list[Path]:
-    """The policy of each epoch, in ``folder``; one step of GRPO over all tasks lies between two.
+    """The policy of each epoch, in ``folder``; steps of GRPO over all tasks lie between two.
 
     Args:
         folder: Where they go.
@@ -39,7 +47,8 @@ def snapshots(
         samples: Episodes of a task.
         layers: Of the widened policy.
         width: Of its feed-forward parts.
-        learning_rate: Of that step.
+        learning_rate: Of these steps.
+        steps: How many.
     """
     source = warm_started_policy(seed=0)
     tokenizer = AutoTokenizer.from_pretrained(source)
@@ -59,8 +68,8 @@ def snapshots(
             widened(model, layers=layers, width=width).save_pretrained(place)
             tokenizer.save_pretrained(place)
             found.append(place)
-            if epoch + 1 < epochs:
-                trainer.update(player.play(engine, epoch, seed=epoch))
+            for step in range(epoch * steps, (epoch + 1) * steps if epoch + 1 < epochs else 0):
+                trainer.update(player.play(engine, step, seed=step))
                 engine.update_weights(trainer.named())
     finally:
         engine.close()

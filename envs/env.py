@@ -17,7 +17,7 @@ import operator
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
@@ -32,6 +32,7 @@ from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
+from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
 from turntree.envs.task import Task
@@ -90,7 +91,7 @@ class Env(gymnasium.Env[str, str], ABC):
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
             *("quick", "forkable"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_schemas"),
-            "_system_prompt",
+            *("_system_prompt", "_early"),
         }
     )
     """Attributes that no episode changes; snapshots omit them."""
@@ -132,6 +133,7 @@ class Env(gymnasium.Env[str, str], ABC):
         self._system_prompt = system_prompt
         self._schemas: tuple[str, list[Any]] = ("", [])
         self._progress: Progress | None = None
+        self._early = PureCalls()
 
     @abstractmethod
     def task(self, index: int) -> Task:
@@ -286,6 +288,7 @@ class Env(gymnasium.Env[str, str], ABC):
             progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
             progress.failure_kind = kind_of(error, progress.failure_kind)
             reply = Reply()
+        self._early.clear()
         if progress.stop:
             _close(progress)
         for name, value in reply.rewards.items():
@@ -293,6 +296,28 @@ class Env(gymnasium.Env[str, str], ABC):
         info = self._info(progress, reply.messages, parsed.calls, history)
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
+
+    def calls_ahead(self, action: str) -> list[PureCall]:
+        """The calls of a turn that may come next, of tools that are ``pure`` and without those asked for before.
+
+        Each is made by calling it once, in any thread. If the next ``step`` makes the very same call, it takes the
+        result.
+
+        Args:
+            action: As of ``step``.
+
+        Raises:
+            ResetNeeded: Before the first ``reset``.
+        """
+        progress, most = self._started(), self.limits.max_tool_calls
+        calls = self.parser.parse(action).calls[: None if most is None else most - progress.tool_calls]
+        owners, pure = self._owners(progress), {tool.name: tool for tool in self.offered_tools if tool.pure}
+        made = (
+            self._early.add(call, partial(pure[call.name].run, call.arguments, owner=owners.get(call.name)))
+            for call in calls
+            if call.name in pure
+        )
+        return [call for call in made if call is not None]
 
     def snapshot(self) -> bytes:
         """The state of the running episode, the random generator included.
@@ -406,8 +431,16 @@ class Env(gymnasium.Env[str, str], ABC):
         for call in allowed:
             if progress.history:
                 progress.history = after_call(progress.history, call)
-            point = progress.history
-            jobs.append(prepare(call, self.offered_tools, owners=owners, context=context, memo=self.memo, point=point))
+            job = prepare(
+                call,
+                self.offered_tools,
+                owners=owners,
+                context=context,
+                memo=self.memo,
+                point=progress.history,
+                early=self._early,
+            )
+            jobs.append(job)
         outcomes = self.executor.run(jobs, seconds=self._seconds_left(progress))
         progress.tool_calls += len(outcomes)
         messages: list[Message] = []
@@ -464,6 +497,7 @@ class Env(gymnasium.Env[str, str], ABC):
         if self._progress is not None:
             _close(self._progress)
         self._progress = None
+        self._early = PureCalls()
 
     def _info(
         self,

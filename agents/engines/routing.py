@@ -14,6 +14,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from statistics import fmean
 from typing import Generic, TypeVar
 
 from turntree.agents.errors import AgentError
@@ -82,6 +83,8 @@ class TaskRoutes(Generic[R]):
         self._live: dict[R, Counter[str]] = {}
         self._lost: set[R] = set()
         self._place: dict[str, R] = {}
+        self._size: dict[str, float] = {}
+        """Expected tokens of one dialogue of a live key."""
         for replica in replicas:
             self.add(replica)
 
@@ -99,11 +102,13 @@ class TaskRoutes(Generic[R]):
         """Number of live dialogues of each replica."""
         return {replica: live.total() for replica, live in self._live.items()}
 
-    def acquire(self, key: str, *, avoid: R | None = None) -> R:
+    def acquire(self, key: str, *, size: float = 0.0, avoid: R | None = None) -> R:
         """Assign one dialogue to a replica; live dialogues of one key share a replica.
 
         Args:
             key: As ``route_key``.
+            size: Tokens that it will probably have; 0 where that is not known. A replica's share is counted in tokens
+                where they are known, else in dialogues.
             avoid: A replica to be used only if no other is alive.
 
         Raises:
@@ -115,10 +120,15 @@ class TaskRoutes(Generic[R]):
         replica = self._place.get(key)
         if replica is None or replica in self._lost or replica == avoid:
             wanted = preference(key, [one for one in alive if one != avoid] or alive)
-            load = {one: self._live[one].total() for one in wanted}
-            most = math.ceil(self._slack * (sum(load.values()) + 1) / len(wanted))
+            # A dialogue whose length is not known counts as the mean of the others, or as 1.
+            other = fmean(self._size.values()) if self._size else 1.0
+            own = size or other
+            load = {one: sum(n * self._size.get(k, other) for k, n in self._live[one].items()) for one in wanted}
+            most = own * math.ceil(self._slack * (sum(load.values()) + own) / (len(wanted) * own))
             replica = next((one for one in wanted if load[one] < most), wanted[0])
             self._place[key] = replica
+        if size:
+            self._size[key] = size
         self._live[replica][key] += 1
         return replica
 
@@ -140,6 +150,7 @@ class TaskRoutes(Generic[R]):
             del live[key]
             if self._place.get(key) == replica:
                 del self._place[key]
+                self._size.pop(key, None)
 
     def add(self, replica: R) -> None:
         """Add a replica; a lost one of that name is forgotten with its dialogues."""

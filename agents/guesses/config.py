@@ -115,6 +115,25 @@ class RunAheadConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallsAheadConfig:
+    """Section ``turntree.calls_ahead`` of a training configuration."""
+
+    enabled: bool = False
+    """Make the tool calls of a turn while it is still sampled, where its end is probable: in a fork of a ``forkable``
+    environment, or of a tool that is ``pure``."""
+    min_probability: float = 0.5
+    """Estimated probability of the whole turn from which on they are made, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise ValueError(f"enabled must be true or false, got {self.enabled!r}")
+        if not 0 < self.min_probability <= 1:
+            raise ValueError(
+                f"min_probability must lie in (0, 1], got {self.min_probability}; enabled=false makes no calls ahead"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidationConfig:
     """Section ``turntree.validation`` of a training configuration."""
 

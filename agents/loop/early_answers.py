@@ -16,6 +16,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from turntree.agents.engines.protocol import Foresee
+from turntree.agents.loop.calls_ahead import EarlyCalls, is_forkable
 from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep
 
 Ask = Callable[[Any, str], Coroutine[Any, Any, tuple[Any, ...]]]
@@ -37,10 +39,12 @@ class EarlyAnswers:
         key: As in ``StoredEpisodes.add``.
         env: The environment, just reset.
         ask: See ``Ask``.
+        calls: Makes the present turn's calls while it is sampled.
     """
 
-    def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask) -> None:
-        self._stored = stored if stored is not None and _forkable(env) else None
+    def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: EarlyCalls) -> None:
+        self._stored = stored if stored is not None and is_forkable(env) else None
+        self._calls = calls
         self._key = key
         self._env = env
         self._ask = ask
@@ -59,20 +63,40 @@ class EarlyAnswers:
 
     async def answer(self, text: str) -> tuple[Any, ...]:
         """What the environment answers to a turn."""
-        if self._stored is None:
-            return await self._ask(self._env, text)
+        try:
+            return await (self._now(text) if self._stored is None else self._foreseen(text))
+        finally:
+            self._calls.close_turn()
+
+    def foresee(self) -> Foresee | None:
+        """What the next turn's request wants to foresee."""
+        copied = len(self._said) in self._copies  # a copy takes the turn already
+        return None if copied else self._calls.foresee(self._here)
+
+    async def _foreseen(self, text: str) -> tuple[Any, ...]:
         place = len(self._said)
-        before = (self._env if self._ahead is None else self._ahead).snapshot()
+        before = self._here.snapshot()
         self._forecasts = [one for one in self._forecasts if len(one) > place and one[place].text == text]
         await self._follow(place)
-        answer = await self._early_answer(place)
-        if answer is None:
-            self._catch_up()
-            answer = await self._ask(self._env, text)
+        answer = await self._early_answer(place) or await self._now(text)
         messages = answer[4]["messages"]
         self._said.append(StoredStep(text, before, messages))
         self._forecasts = [one for one in self._forecasts if _same(one[place].answer, messages)]
         return answer
+
+    async def _now(self, text: str) -> tuple[Any, ...]:
+        """The answer of a fork that took the turn while it was sampled, or of the environment itself."""
+        made = await self._calls.answer(text, self._here)
+        if made is None:
+            self._catch_up()
+            return await self._ask(self._env, text)
+        self._ahead, answer = made
+        return answer
+
+    @property
+    def _here(self) -> Any:
+        """The environment where the episode is."""
+        return self._env if self._ahead is None else self._ahead
 
     def store(self) -> None:
         """Keep the episode, which has ended."""
@@ -81,6 +105,7 @@ class EarlyAnswers:
 
     async def give_up(self) -> None:
         """Cancel what is computed early, and bring the environment to where the episode is."""
+        self._calls.close_turn()
         await self._drop()
         self._catch_up()
 
@@ -122,8 +147,3 @@ class EarlyAnswers:
 
 def _same(stored: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> bool:
     return [*stored] == [*messages]
-
-
-def _forkable(env: Any) -> bool:
-    """Whether copies of ``env`` answer for it; of a quick one none is worth it, and a wrapper's state is its own."""
-    return env is env.unwrapped and env.forkable and not env.quick and env.limits.max_seconds is None

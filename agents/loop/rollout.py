@@ -6,14 +6,24 @@ turn before, but where the environment has shortened the dialogue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
+from turntree.agents.engines.protocol import (
+    Completion,
+    Engine,
+    FinishReason,
+    Foresee,
+    Sampling,
+    TurnRequest,
+    derive_seed,
+)
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
+from turntree.agents.loop.calls_ahead import CallsAhead, EarlyCalls
 from turntree.agents.loop.early_answers import EarlyAnswers
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
@@ -21,6 +31,8 @@ from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
+from turntree.spec_tree import DialogueState
+from turntree.spec_tree.lengths import LengthsByState
 
 
 @runtime_checkable
@@ -58,6 +70,8 @@ async def rollout(
     sampling: Sampling | None = None,
     executor: Executor | None = None,
     stored: StoredEpisodes | None = None,
+    calls_ahead: CallsAhead | None = None,
+    lengths: LengthsByState | None = None,
 ) -> Episode:
     """Play one episode.
 
@@ -80,6 +94,10 @@ async def rollout(
         stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
             went, its later tool calls are made at once, in copies of a ``forkable`` environment
             (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
+        calls_ahead: Makes the calls of a turn while it is sampled, where the engine foresees its end
+            (``loop.calls_ahead``), and counts them. What an episode is answered does not depend on it either.
+        lengths: How long dialogues were from each state on: each request says what it expects, so that the longest
+            go first where some must wait, and the episode is learnt from. It changes no token.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -111,6 +129,8 @@ async def rollout(
         sampling=sampling or Sampling(),
         executor=executor,
         stored=stored,
+        calls_ahead=calls_ahead,
+        lengths=lengths,
     )
     return await play.to_end(play.run(index))
 
@@ -124,12 +144,17 @@ class _Play(EpisodeDriver):
     limits: Limits
     sampling: Sampling
     stored: StoredEpisodes | None
+    calls_ahead: CallsAhead | None
+    lengths: LengthsByState | None
+    states: list[DialogueState] = field(default_factory=list)
+    """The state before each turn."""
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
-        answers = EarlyAnswers(self.stored, key, self.env, self.ask_env)
+        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop, self.text)
+        answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
             await answers.begin()
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
@@ -137,13 +162,25 @@ class _Play(EpisodeDriver):
             await answers.give_up()
         if stop_reason is not StopReason.FAILURE:
             answers.store()
+            self.learn_lengths()
         return stop_reason
+
+    def learn_lengths(self) -> None:
+        """Learn how long the dialogue was from each of its states on."""
+        if self.lengths is None:
+            return
+        left = 0
+        for turn, state in zip(reversed(self.turns), reversed(self.states), strict=True):
+            left += len(turn.completion.token_ids)
+            self.lengths.learn(state, left)
 
     async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
-            turn_text = await self.sample(prompt, room)
-            turn = Turn(prompt_ids=prompt, completion=turn_text, text=self.text(turn_text), shortened=shortened)
+            completion = await self.sample(prompt, room, answers.foresee())
+            turn = Turn(
+                prompt_ids=prompt, completion=completion, text=self.text(completion.token_ids), shortened=shortened
+            )
             outcome = await self.step(turn, answers.answer(turn.text))
             if outcome.stop_reason is not None:
                 return outcome.stop_reason
@@ -152,12 +189,12 @@ class _Play(EpisodeDriver):
                 prompt = self.renderer.initial(outcome.history, tools)
                 first = len(prompt)
             else:
-                prompt = self.renderer.extend(prompt, turn_text.token_ids, outcome.messages)
+                prompt = self.renderer.extend(prompt, completion.token_ids, outcome.messages)
         return StopReason.MAX_TOKENS
 
-    def text(self, completion: Completion) -> str:
+    def text(self, token_ids: Sequence[int]) -> str:
         special_tokens = getattr(self.env.unwrapped, "wants_special_tokens", False)
-        return self.renderer.turn_text(completion.token_ids, special_tokens=special_tokens)
+        return self.renderer.turn_text(token_ids, special_tokens=special_tokens)
 
     def room(self, first: int, length: int) -> int:
         """Most tokens that the next turn may have after a prompt of ``length`` tokens, the first one ``first``."""
@@ -174,7 +211,7 @@ class _Play(EpisodeDriver):
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
 
-    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
+    async def sample(self, prompt: tuple[int, ...], room: int, foresee: Foresee | None) -> Completion:
         turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
@@ -184,8 +221,11 @@ class _Play(EpisodeDriver):
             seed=self.turn_seed(turn),
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
+        self.states.append(state)
+        expected = 0.0 if self.lengths is None else self.lengths.expect(state)
+        request = TurnRequest(prompt, sampling, state=state, foresee=foresee, expected=expected)
         with self.engine_at_work():
-            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
+            completion = await self.engine.generate(request)
             if completion.finish_reason is FinishReason.ABORT:
                 raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:

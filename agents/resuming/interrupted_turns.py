@@ -94,7 +94,14 @@ class InterruptedTurns:
             return replace(before, finish_reason=FinishReason.LENGTH)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
         after = await self._engine.generate(
-            replace(request, prompt_ids=prompt, sampling=rest, state=state, draft=request.draft[count:])
+            replace(
+                request,
+                prompt_ids=prompt,
+                sampling=rest,
+                state=state,
+                draft=request.draft[count:],
+                foresee=request.foresee and request.foresee.after(before.token_ids),
+            )
         )
         return joined(before, after)
 

@@ -20,7 +20,7 @@ from types import MethodType
 from typing import Any, overload
 
 from turntree.envs.context import Context
-from turntree.envs.errors import ToolError
+from turntree.envs.errors import ToolDefinitionError, ToolError
 from turntree.envs.tools.arguments import check_arguments
 from turntree.envs.tools.schema import context_parameter, function_schema, takes_self
 
@@ -34,18 +34,27 @@ class Tool:
     model's entry point, with checked arguments and text results.
     """
 
-    def __init__(self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False, pure: bool = False
+    ) -> None:
         """Wrap ``function``; the arguments are ``tool``'s.
 
         Raises:
-            ToolDefinitionError: If type hints or docstring do not describe every parameter.
+            ToolDefinitionError: If type hints or docstring do not describe every parameter, or a pure tool takes a
+                ``Context``.
         """
         functools.update_wrapper(self, function)
         self.function = function
         self.schema = function_schema(function, name=name)
         self.is_method = takes_self(function)
         self._context = context_parameter(function)
-        self.deterministic = deterministic
+        self.deterministic = deterministic or pure
+        self.pure = pure
+        if pure and self.takes_context:
+            raise ToolDefinitionError(
+                f"tool {self.name!r} is pure, so its result depends on its arguments alone, but it takes a Context; "
+                "leave out pure=True, or the parameter"
+            )
 
     @property
     def name(self) -> str:
@@ -115,9 +124,15 @@ class Tool:
 @overload
 def tool(function: Callable[..., Any]) -> Tool: ...
 @overload
-def tool(*, name: str | None = None, deterministic: bool = False) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: Callable[..., Any] | None = None, *, name: str | None = None, deterministic: bool = False
+    *, name: str | None = None, deterministic: bool = False, pure: bool = False
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    name: str | None = None,
+    deterministic: bool = False,
+    pure: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     '''Make a function or a method a tool.
 
@@ -127,6 +142,9 @@ def tool(
         deterministic: The author's assertion that the result depends on nothing but the arguments, the task and the
             earlier turns and calls of the episode, and that the tool changes nothing. An environment with a
             ``ResultMemo`` may then answer from the cache.
+        pure: The author's assertion that the result depends on nothing but the arguments, for as long as an episode
+            lasts, and that the tool changes nothing, inside the environment or outside: it may run for a turn that is
+            still being sampled, and for nothing. It is then deterministic as well.
 
     Example:
         >>> @tool
@@ -142,8 +160,8 @@ def tool(
         '5'
     '''
     if function is None:
-        return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic)
-    return Tool(function, name=name, deterministic=deterministic)
+        return lambda wrapped: Tool(wrapped, name=name, deterministic=deterministic, pure=pure)
+    return Tool(function, name=name, deterministic=deterministic, pure=pure)
 
 
 def _awaited(result: Awaitable[Any]) -> Any:

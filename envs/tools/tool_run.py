@@ -7,6 +7,7 @@ reported to it; every other exception is left to the environment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from turntree.envs.context import Context
 from turntree.envs.errors import ToolError
@@ -14,6 +15,7 @@ from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.nearest import nearest_hint
 from turntree.envs.running.executor import Job, Outcome
 from turntree.envs.running.memo import ResultMemo
+from turntree.envs.running.pure_calls import PureCalls
 from turntree.envs.tools.tool import Tool
 
 
@@ -25,6 +27,7 @@ def prepare(
     context: Context | None = None,
     memo: ResultMemo | None = None,
     point: str = "",
+    early: PureCalls | None = None,
 ) -> Job:
     """Prepare a call for execution.
 
@@ -35,6 +38,7 @@ def prepare(
         context: Filled in for tools that ask for it.
         memo: Answers calls of deterministic tools; ``None`` runs every call.
         point: Point of the episode at which the call is made, see ``memo.after_call``; empty runs it.
+        early: Calls of pure tools that were made for this step; ``None`` has none.
     """
     tool = next((tool for tool in tools if tool.name == call.name), None)
 
@@ -44,7 +48,8 @@ def prepare(
         known = memo if tool.deterministic and point else None
         result = known.get(point) if known is not None else None
         if result is None:
-            result = tool.run(call.arguments, owner=(owners or {}).get(call.name), context=context)
+            made = partial(tool.run, call.arguments, owner=(owners or {}).get(call.name), context=context)
+            result = early.result(call, made) if early is not None and tool.pure else made()
             if known is not None:
                 known.put(point, result)
         return result

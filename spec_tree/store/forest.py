@@ -41,7 +41,7 @@ from turntree.spec_tree.store.live_table import (
     token_ids,
 )
 from turntree.spec_tree.store.prefix_tree import TreeNode
-from turntree.spec_tree.store.proposal import ROWS_OF_A_THREAD, own_work, pool, propose
+from turntree.spec_tree.store.proposal import MOST_NODES, ROWS_OF_A_THREAD, own_work, pool, propose
 from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.snapshot import Snapshot, read_past, read_snapshot, write_snapshot
 
@@ -154,6 +154,36 @@ class SpecForest:
         )
         self._drafted += len(batch.tokens)
         return batch
+
+    def foresee(self, handles: Sequence[int], *, min_probability: float) -> DraftBatch:
+        """The likely rest of live turns, a chain each, up to 128 tokens; nothing is learnt or counted of it.
+
+        Args:
+            handles: Live turns, shape (rows,).
+            min_probability: As of ``draft``.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+        """
+        rows, store, live = self.live_table.rows(handles), self.rollouts.store, self.live_table.turns
+        before = live.records[rows]  # the next commit learns from the nodes of the draft before it
+        try:
+            return propose(
+                rows,
+                live,
+                self.live_table.contexts.log,
+                store.log,
+                store.keys,
+                self.weights,
+                self._ends,
+                max_nodes=MOST_NODES,
+                room=[MOST_NODES] * len(rows),
+                min_probability=min_probability,
+                chain=True,
+                total_nodes=None,
+            )
+        finally:
+            live.records[rows] = before
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Extend turns by the tokens that the policy sampled since the last call, and learn from them.

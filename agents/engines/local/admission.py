@@ -3,6 +3,11 @@
 Requests precomputed for a later step give way to those needed now:
 ``to_preempt`` selects which of them end when a slot is missing.
 
+Longest first: of the requests that wait, the one whose dialogue is expected to go on
+longest takes the next slot, so that a batch does not end with it alone (list scheduling
+in the order of processing times, Graham 1969). Among equals, and where nothing is
+expected, arrival decides.
+
 Leader-first: of the requests at a state where the store has no finished turn,
 one goes ahead, and the others let requests at other states pass until it has
 finished; then its whole turn drafts them. No slot stays idle for this: one
@@ -46,6 +51,16 @@ def leaders_first(
             led.add(state)
             ahead.append(index)
     return ahead + held
+
+
+def longest_first(expected: Sequence[float]) -> list[int]:
+    """Indices of the waiting requests, those with the most expected tokens first, then in the order of arrival.
+
+    Example:
+        >>> longest_first([5.0, 0.0, 7.0, 5.0])
+        [2, 0, 3, 1]
+    """
+    return sorted(range(len(expected)), key=lambda index: -expected[index])
 
 
 def to_preempt(live: Sequence[Request], *, missing: int) -> list[Request]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from turntree.agents.engines.local.admission import leaders_first, to_preempt
+from turntree.agents.engines.local.admission import leaders_first, longest_first, to_preempt
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.slot_pool import SlotPool
@@ -60,8 +60,12 @@ class WaitQueue:
         """Give free slots to waiting requests, precomputed ones last."""
         live = self._pool.live
         free = self._config.max_batch - len(live)
-        if self._forest is not None and self._wanted and free > 0:
-            self._put_leaders_first(live, self._forest)
+        if self._wanted and free > 0:
+            if any(request.expected for request in self._wanted):
+                waiting = list(self._wanted)
+                self._wanted = deque(waiting[index] for index in longest_first([r.expected for r in waiting]))
+            if self._forest is not None:
+                self._put_leaders_first(live, self._forest)
         free -= self._place(self._wanted, free)
         if self._ahead and not self._wanted:
             held = sum(request.ahead for request in live)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
+from turntree.agents.guesses.config import CallsAheadConfig, ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
@@ -118,6 +118,8 @@ class PlaySettings:
     """Reuse of earlier trajectories: ``{mode: exact}``; empty uses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
+    calls_ahead: CallsAheadConfig = field(default_factory=CallsAheadConfig)
+    """Tool calls made before their turn has ended: ``{enabled: true}``; empty makes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
     asynchronous: ResumeConfig = field(default_factory=ResumeConfig)
@@ -126,6 +128,9 @@ class PlaySettings:
     """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
     ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
     seeds keeps its own sampler, and may choose its newer model runner."""
+    longest_first: bool = False
+    """Begin with the episodes that were longest before, where not all fit: requests that wait in the local engine, and
+    the shares of the replicas with every engine."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -170,6 +175,7 @@ class PlaySettings:
         kinds = {
             "reuse": ReuseConfig,
             "run_ahead": RunAheadConfig,
+            "calls_ahead": CallsAheadConfig,
             "validation": ValidationConfig,
             "asynchronous": ResumeConfig,
         }

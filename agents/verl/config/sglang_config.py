@@ -105,6 +105,8 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
             "speculation.leader_first and speculation.chain need turntree's own engine; SGLang admits requests in its "
             "own order and verifies trees"
         )
+    if speculation.few_nodes is not None:
+        raise ConfigError("speculation.few_nodes needs turntree's own engine; SGLang's trees have one size at most")
     return SglangEngineConfig(
         draft_tokens=speculation.max_nodes + 1,
         speculation=SglangSettings(

@@ -19,11 +19,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.loop.calls_ahead import CallsAhead
 from turntree.agents.resuming.interrupted_turns import versions_of
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
-from turntree.agents.verl.records.metrics import EPISODE
+from turntree.agents.verl.records.metrics import CALL_COUNTS, EPISODE
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -88,6 +89,7 @@ def to_output(
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
     resumed: ResumeCounts | None = None,
+    calls: CallsAhead | None = None,
 ) -> EpisodeOutput:
     """Convert an episode to verl's output.
 
@@ -99,6 +101,7 @@ def to_output(
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
         resumed: What updates of the weights did to it, in a training where they come while it is played.
+        calls: What became of calls that were made before their turn had ended, where they are.
     """
     *earlier, last = episode.stretches
     view = TokenView.of(replace(episode, turns=last))
@@ -116,6 +119,7 @@ def to_output(
         "attempts": len(lost) + (not masked),
         **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
         **({} if resumed is None else {f"resume_{name}": value for name, value in asdict(resumed).items()}),
+        **({} if calls is None else {f"calls_ahead_{name}": getattr(calls, name) for name in CALL_COUNTS}),
     }
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],

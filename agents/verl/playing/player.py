@@ -20,6 +20,7 @@ from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.loop.calls_ahead import CallsAhead
 from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
@@ -37,6 +38,7 @@ from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs import Env, ResultMemo
 from turntree.envs.failure import kind_of
 from turntree.spec_tree import DialogueState
+from turntree.spec_tree.lengths import LengthsByState
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +58,8 @@ class _Played(NamedTuple):
     """Of a training whose weights change meanwhile."""
     settings: tuple[str, str] = ("", "")
     """Id and settings of its environment."""
+    calls: CallsAhead | None = None
+    """Calls made before their turn had ended, of all attempts."""
 
 
 class _Group:
@@ -115,6 +119,8 @@ class EpisodePlayer:
         self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
         if again and settings.reuse.early:
             self._stored = defaultdict(StoredEpisodes)
+        self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
+        self._lengths = LengthsByState() if settings.longest_first else None
         # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
         self._groups: dict[Any, _Group] = {}
@@ -210,8 +216,9 @@ class EpisodePlayer:
         sampling = self._sampling(sampling_params, noise, index, session, int(row.get("repeat", 0)))
         resumed = None
         lost: list[FailureKind] = []
+        calls = CallsAhead(min_probability=self._calls.min_probability) if self._calls else None
         while len(lost) < ATTEMPTS:
-            resumed = await self._attempt(row, index, sampling, engine, trains)
+            resumed = await self._attempt(row, index, sampling, engine, trains, calls)
             episode = resumed.episode
             kind = failure_kind(episode)
             if kind is None:
@@ -223,7 +230,8 @@ class EpisodePlayer:
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
         settings = row["env_id"], row.get("env_kwargs") or "{}"
-        return _Played(episode, tuple(lost), labels, trains, resumed if self.resuming and trains else None, settings)
+        kept = resumed if self.resuming and trains else None
+        return _Played(episode, tuple(lost), labels, trains, kept, settings, calls)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -290,6 +298,7 @@ class EpisodePlayer:
                     lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
+                    calls=one.calls,
                 )
             )
             if self._last is not None and not one.recorded and not episode.masked:
@@ -298,7 +307,13 @@ class EpisodePlayer:
         return outputs
 
     async def _attempt(
-        self, row: Mapping[str, Any], index: int, sampling: Sampling, engine: Callable[[], Engine], trains: bool
+        self,
+        row: Mapping[str, Any],
+        index: int,
+        sampling: Sampling,
+        engine: Callable[[], Engine],
+        trains: bool,
+        calls: CallsAhead | None,
     ) -> ResumedPlay:
         env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
         try:
@@ -312,6 +327,8 @@ class EpisodePlayer:
                 seed=index,
                 sampling=sampling,
                 stored=None if self._stored is None else self._stored[env_id, settings],
+                calls_ahead=calls,
+                lengths=self._lengths,
             )
             turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
             if self.resuming is None:

@@ -50,8 +50,8 @@ class ReplicaTurns:
         """An engine for one dialogue: its turns go to one replica."""
         return _Dialogue(self)
 
-    async def place(self, key: str) -> int:
-        """Choose a replica for one turn.
+    async def place(self, key: str, size: float = 0.0) -> int:
+        """Choose a replica for one turn of a dialogue that will probably have ``size`` tokens, 0 if that is not known.
 
         Raises:
             EngineLost: If all replicas are lost, and none came back in time.
@@ -62,7 +62,7 @@ class ReplicaTurns:
             )
             if not done and not self.routes.alive:
                 raise EngineLost(f"no engine replica came back within {self._patience:g} s")
-        return self.routes.acquire(key)
+        return self.routes.acquire(key, size=size)
 
     async def ask(self, rank: int, key: str, request: TurnRequest) -> Completion:
         """Sample one turn at a chosen replica."""
@@ -112,5 +112,5 @@ class _Dialogue:
         key = route_key(request.state or DialogueState.from_tokens(request.prompt_ids))
         routes = self._replicas.routes
         if self._rank is None or not routes.hold(key, self._rank):
-            self._rank = await self._replicas.place(key)
+            self._rank = await self._replicas.place(key, request.expected)
         return await self._replicas.ask(self._rank, key, request)

@@ -55,8 +55,14 @@ EPISODE_METRICS = _several(
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
         ("drafts_per_step", "drafted tokens per verify step: the budget that was spent"),
         *((f"level_{level.lower()}", f"share of the sampled tokens of exactness level {level}") for level in Level),
+        ("calls_ahead_made", "tool calls that were made before their turn had ended"),
+        ("calls_ahead_used", "those whose result was used"),
+        ("calls_ahead_wasted", "those that were thrown away, as the turn or the state came out otherwise"),
+        ("calls_ahead_saved_seconds", "how long the used ones had run when their turn ended, summed over episodes"),
     ]
 )
+CALL_COUNTS = ("made", "used", "wasted", "saved_seconds")
+"""Counts of an episode's calls made ahead, by their names in ``CallsAhead``."""
 ENGINE_METRICS = _several(
     [
         ("forward_passes", "runs of the model in the engine"),
@@ -178,6 +184,9 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         values |= {"tokens_per_step": tokens / steps, "drafts_per_step": drafted / steps}
     if drafted:
         values["acceptance"] = accepted / drafted
+    for name in (f"calls_ahead_{name}" for name in CALL_COUNTS):
+        if any(name in info for info in infos):
+            values[name] = float(sum(info.get(name, 0) for info in infos))
     return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
 
 

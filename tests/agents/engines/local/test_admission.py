@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tables import table
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
-from turntree.agents.engines.local.admission import leaders_first
+from turntree.agents.engines.local.admission import leaders_first, longest_first
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
@@ -157,3 +157,51 @@ def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of
     again = request(9, long[0])
     finish(engine, again)
     assert again.cached == len(long[0]) - 1
+
+
+@given(st.lists(st.sampled_from([0.0, 1.0, 2.5, 9.0]), max_size=12))
+def test_the_longest_go_first_and_arrival_decides_among_equals(expected):
+    order = longest_first(expected)
+    assert sorted(order) == list(range(len(expected)))
+    assert order == sorted(order, key=lambda index: (-expected[index], index))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_will_take_longest_is_admitted_first_and_says_what_it_says_in_any_order(known):
+    """The control knows nothing, and admits in the order of arrival."""
+    sizes = [2, 3, 12, 1, 7]
+    requests = [request(number, tokens=size) for number, size in enumerate(sizes)]
+    ended: list[int] = []
+    for number, one in enumerate(requests):
+        one.expected = float(sizes[number]) * known
+        one.deliver = lambda done: ended.append(sizes[done.seed])
+    engine = core(slots=1, speculation=None)
+    add(engine, *requests)
+    while engine.busy:
+        engine.step()
+    assert ended == (sorted(sizes, reverse=True) if known else sizes)
+    alone = core(slots=5, speculation=None)
+    again = [request(number, tokens=size) for number, size in enumerate(sizes)]
+    add(alone, *again)
+    while alone.busy:
+        alone.step()
+    assert [one.tokens for one in requests] == [one.tokens for one in again]
+
+
+def test_few_requests_draft_more_and_say_the_same():
+    def play(few_nodes: int | None) -> tuple[list[list[int]], int, int]:
+        settings = Speculation(adaptive=False, min_probability=0.2, max_nodes=2, max_depth=2, few_nodes=few_nodes)
+        engine = core(slots=1, speculation=settings, dtype="float32")
+        said = []
+        for _ in range(4):
+            one = request(0, tokens=24)
+            add(engine, one)
+            while engine.busy:
+                engine.step()
+            said.append(one.tokens)
+        return said, engine.stats.forward_passes, engine.stats.accepted
+
+    (plain, passes, _), (long, fewer, accepted) = play(None), play(16)
+    assert long == plain
+    assert accepted > 0
+    assert fewer < passes

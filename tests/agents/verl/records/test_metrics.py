@@ -12,6 +12,7 @@ from turntree.agents.guesses.precomputed import RunAheadStats
 from turntree.agents.guesses.stored import ReuseStats
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.verl.records.metrics import (
+    CALL_COUNTS,
     EPISODE,
     METRICS,
     PlayedRow,
@@ -54,7 +55,8 @@ def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> 
         )
         for n in range(2)
     ]
-    logged = episode_metrics([row(info=lost), *overtaken]) | engine_metrics([counters()])
+    called = {f"calls_ahead_{name}": 1 for name in CALL_COUNTS}
+    logged = episode_metrics([row(info=lost | called), *overtaken]) | engine_metrics([counters()])
     assert set(logged) == {metric.name for metric in METRICS}
 
 

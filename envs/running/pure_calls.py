@@ -1,0 +1,85 @@
+"""Calls of pure tools made before it is known that the policy makes them.
+
+A result answers the very same call, byte for byte, of the environment's next step; what
+that step does not ask for is forgotten with it. Invariant: only tools declared ``pure``
+get here, whose calls leave no trace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import Future
+from time import monotonic
+
+from turntree.envs.errors import ToolError
+from turntree.envs.message import ToolCall
+
+
+class PureCall:
+    """A call that may come.
+
+    Args:
+        run: Makes it.
+    """
+
+    def __init__(self, run: Callable[[], str]) -> None:
+        self._run = run
+        self._future: Future[str] = Future()
+        self.begun = self.ended = monotonic()
+        """When it was asked to run ahead, and when it ended, seconds."""
+        self.used_at: float | None = None
+        """When the step wanted its result, seconds; ``None`` if it did not."""
+
+    def __call__(self) -> None:
+        """Make it."""
+        if not self._future.set_running_or_notify_cancel():
+            return  # it came before a thread was free
+        try:
+            self._future.set_result(self._run())
+        except Exception as error:  # raised where the result is wanted
+            self._future.set_exception(error)
+        self.ended = monotonic()
+
+    def result(self) -> str:
+        """Its result, now that it has come; it is made by the caller if that has not begun, or failed."""
+        if self._future.cancel():
+            return self._run()
+        wanted = monotonic()
+        try:
+            result = self._future.result()
+        except ToolError:
+            self.used_at = wanted
+            raise
+        except Exception:  # it may succeed now
+            return self._run()
+        self.used_at = wanted
+        return result
+
+
+class PureCalls:
+    """The calls of one environment that may come in its next step."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, PureCall] = {}
+
+    def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
+        """A call that may come, to be made by whoever asked for it; ``None`` if it was asked for before."""
+        key = _key(call)
+        if key in self._calls:
+            return None
+        made = self._calls[key] = PureCall(run)
+        return made
+
+    def result(self, call: ToolCall, run: Callable[[], str]) -> str:
+        """The result of a call that has come."""
+        made = self._calls.get(_key(call))
+        return run() if made is None else made.result()
+
+    def clear(self) -> None:
+        """Forget them."""
+        self._calls = {}
+
+
+def _key(call: ToolCall) -> str:
+    return json.dumps([call.name, call.arguments])
