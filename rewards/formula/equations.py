@@ -21,7 +21,7 @@ from turntree.rewards.formula.values.numeric import DIGITS
 
 _POINTS = 6
 _TRIES = 24
-_DIRECTED = frozenset(("to", "implies", "subset", "ni"))
+_DIRECTED = frozenset(("to", "subset", "ni"))
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 

@@ -56,7 +56,7 @@ _NUMBER_WORDS = {
     )
 }
 _DECIMAL = 10
-_NO_SETS = frozenset(("=", "~", "approx", "to", "implies", "subset", "ni"))
+_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))
 """Signs of relations that describe no set of numbers."""
 _POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")
 """Names of points."""

@@ -143,7 +143,7 @@ class Rel(Node):
     terms: tuple[Node | None, ...]
     """Sides; the first is ``None`` if the chain begins with its sign."""
     signs: tuple[str, ...]
-    """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``ni``, ``subset``, ``to``, ``implies``, ``approx``, ``~``;
+    """``=``, ``<``, ``<=``, ``>``, ``>=``, ``!=``, ``in``, ``ni``, ``subset``, ``to``, ``approx``, ``~``;
     one fewer than sides."""
 
 

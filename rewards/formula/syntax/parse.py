@@ -40,13 +40,14 @@ _RELATIONS = {
     "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
     "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
     "approx": "approx", "sim": "approx", "simeq": "approx",
-    "equiv": "~", "cong": "~", "to": "to", "rightarrow": "to", "Rightarrow": "implies", "implies": "implies",
+    "equiv": "~", "cong": "~", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to",
     "subset": "subset", "subseteq": "subset", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "ni",
     "iff": "~",
 }  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
+_ARTICLE = re.compile(r"the (?=(?:positive |principal |square |cube )*root\b)")
 _CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
@@ -66,6 +67,8 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         Malformed: The answer is not well-formed.
     """
     text = HALF_OF_DAY.sub(r"\1m", text)
+    if text.startswith("the "):
+        text = _ARTICLE.sub("", text)
     if (words := _WORDS.fullmatch(text)) and (number := numeral(words[1])) is not None:
         return Num(number)
     if (numeral_in_base := read_based(text)) is not None:

@@ -74,7 +74,7 @@ KNOWN_WORDS = frozenset(
         "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh coth sech csch ln log exp sqrt max min gcd lcm "
         "det arcsinh arccosh arctanh lim "
         "and or deg mod pi infty inf cm mm km kg mg ml hz pm am mph kmh kph units unit ways degrees dollars "
-        "cents to ft in hr min sec the"
+        "cents to ft in hr min sec"
     )
 )
 
