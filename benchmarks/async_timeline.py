@@ -41,6 +41,17 @@ from turntree.agents.viewer.chart import Series, line_chart
 
 RESULTS = Path(__file__).parent / "results"
 SLOTS = 256
+COMMON = (
+    ".grid{stroke:#ddd}.tick{font:11px sans-serif;fill:#555}.line polyline{fill:none;stroke-width:2}"
+    ".line circle{opacity:0}"
+)
+STYLE = {
+    "sync": ("faint", "#8c959f"),
+    "keep": ("other", "#d9822b"),
+    "episode": ("main", "#0b6e99"),
+    "episode-ended": ("ended", "#7c3aed"),
+}
+"""Class and colour of the lines."""
 WAYS = ("sync", "keep", "turn", "episode", "episode-ended")
 
 
@@ -371,11 +382,15 @@ def plot(rows: list[Row], args: Any) -> str:
     """Throughput over that of sync, of the first trace at the lowest learning rate, by powers of two of devices."""
     rate = min(row.rate for row in rows)
     lines = []
-    for way, style in (("sync", "faint"), ("keep", "other"), ("episode", "main")):
+    for way, (style, _) in STYLE.items():
         some = [row for row in rows if (row.trace, row.rate, row.apart, row.way) == (args.traces[0], rate, False, way)]
         points = tuple((math.log2(row.devices), row.against_sync) for row in some)
         lines.append(Series(name=way, style=style, points=points))
-    return line_chart(lines, title="Tokens per second over sync", across="log2 of the devices")
+    title = f"Tokens per second over sync, by log2 of the devices: {', '.join(STYLE)}"
+    rules = "".join(f".{style} polyline{{stroke:{colour}}}" for style, colour in STYLE.values())
+    picture = line_chart(lines, title=title, across="log2 of the devices")
+    picture = picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return picture.replace(">", f"><style>{COMMON}{rules}</style>", 1)
 
 
 if __name__ == "__main__":
