@@ -51,7 +51,7 @@ from turntree.spec_tree.lengths import LengthsByState
 TRACES = ("math_cot_100x8", "humaneval_164x40", "game24_100x40", "gsm8k_1319x4", "tau_airline_50x4", "tot_text_100x10")
 MEASURED = Path(__file__).parent / "results" / "gpu_h200.json"
 WAYS = ("arrival", "longest", "long drafts")
-SPLITS = 40
+SPLITS = 12
 SLOTS = (16, 32, 64)
 Lengths = NDArray[np.int64]
 
