@@ -6,7 +6,7 @@ the tasks; the second has fresh noise. Each round both ways play the same episod
 order. In the kind ``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so
 that no call may run ahead: ``run`` counts what the tool itself was asked, ``calls`` those of the episodes.
 
-    python benchmarks/calls_ahead.py [--batches 1 8] [--rounds 3] [--json OUT]
+    python benchmarks/calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Slow(Arithmetic):
     static_attributes = Arithmetic.static_attributes | {"delay", "asked", "lock"}
 
     def __init__(self, kind: str, delay: float) -> None:
-        super().__init__(**{**ENV_KWARGS, "limits": Limits(**ENV_KWARGS["limits"])})
+        super().__init__(min_numbers=4, **{**ENV_KWARGS, "limits": Limits(**ENV_KWARGS["limits"])})
         self.delay = delay
         self.asked = [0]
         self.lock = threading.Lock()
@@ -195,15 +195,15 @@ def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="episodes at once")
+    parser.add_argument("--batches", type=int, nargs="+", default=[4], help="episodes at once")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--tasks", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--delay", type=float, default=0.5, help="of a tool call, seconds")
     parser.add_argument("--min-probability", type=float, default=0.5)
     parser.add_argument("--updates", type=int, default=20, help="steps of GRPO that the policy has behind it")
-    parser.add_argument("--layers", type=int, default=9, help="of the widened policy")
+    parser.add_argument("--layers", type=int, default=24, help="of the widened policy")
     parser.add_argument("--width", type=int, default=4096, help="of its feed-forward parts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

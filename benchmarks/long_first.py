@@ -51,7 +51,7 @@ from turntree.spec_tree.lengths import LengthsByState
 TRACES = ("math_cot_100x8", "humaneval_164x40", "game24_100x40", "gsm8k_1319x4", "tau_airline_50x4", "tot_text_100x10")
 MEASURED = Path(__file__).parent / "results" / "gpu_h200.json"
 WAYS = ("arrival", "longest", "long drafts")
-SPLITS = 40
+SPLITS = 12
 SLOTS = (16, 32, 64)
 Lengths = NDArray[np.int64]
 
@@ -167,7 +167,7 @@ def show_traces(rows: Sequence[Mapping[str, Any]], title: str) -> None:
 def training(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Wall time of the rollouts of a training, by epoch and way."""
     source = warm_started_policy(seed=0)
-    limits = {"max_turns": 14, "max_turn_tokens": 16, "max_context_tokens": 384}
+    limits = {"max_turns": 14, "max_turn_tokens": 16, "max_context_tokens": 240}
     env_kwargs = {**ENV_KWARGS, "limits": limits, "long_every": 8, "long_numbers": 10}
     setting = Setting(env=ENV, env_kwargs=env_kwargs, tasks=args.tasks, batch=args.tasks, samples=4, learning_rate=5e-4)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
@@ -175,7 +175,7 @@ def training(args: argparse.Namespace) -> list[dict[str, Any]]:
     engines, rows = {}, []
     for way in WAYS:
         speculation = Speculation(few_nodes=32 if way == "long drafts" else None)
-        config = LocalEngineConfig(max_batch=args.slots, max_context=512, monitors=False, speculation=speculation)
+        config = LocalEngineConfig(max_batch=args.slots, max_context=256, monitors=False, speculation=speculation)
         engines[way] = LocalEngine(Policy.load(source, dtype="float32", device="cpu"), config=config)
     lengths = {way: LengthsByState() if way != "arrival" else None for way in WAYS}
     envs = [make(ENV, **{**env_kwargs, "limits": Limits(**limits)}) for _ in range(args.tasks * setting.samples)]
