@@ -79,10 +79,11 @@ def effect(comparison: Comparison) -> str:
         kept = "Some dialogues differ, since the last bits of a logit depend on how many tokens a pass computes"
     return (
         f"In the last third speculation offered the policy {drafted:,} tokens of earlier turns, and {accepted:,} "
-        f"of them ({accepted / drafted:.0%}) were the tokens that it sampled. So the engine needed {1 / passes.whole:.0%} of "
-        f"the passes through the model and {1 / seconds.whole:.0%} of the {plain:.1f} seconds: a pass that checks "
-        f"drafts takes longer than one without, and {store:.0%} of the time went into the store of drafts. {kept}: a "
-        "draft is only a guess of what the policy will sample. It changes how long an episode takes, and no token. "
+        f"of them ({accepted / drafted:.0%}) were the tokens that it sampled. So the engine needed "
+        f"{1 / passes.whole:.0%} of the passes through the model and {1 / seconds.whole:.0%} of the {plain:.1f} "
+        f"seconds: a pass that checks drafts takes longer than one without, and {store:.0%} of the time went into the "
+        f"store of drafts. {kept}: a draft is only a guess of what the policy will sample. It changes how long an "
+        "episode takes, and no token. "
         "Speculation cannot make the policy learn more in a step or speed up the update of the weights, and it has "
         "little to offer where the policy samples what it never sampled before."
     )

@@ -55,7 +55,15 @@ def test_the_report_shows_every_part_of_a_run_and_needs_nothing_else(run_folder)
     page = Page(path.read_text())
     assert page.open == [], "every element is closed"
     assert [tag for tag, _ in page.tags].count("svg") == 4
-    for text in ("success rate", "12 of 12 episodes equal", "calculator", "Made with", "arithmetic/train/0", "2+3*4", ": Evaluate"):
+    for text in (
+        "success rate",
+        "12 of 12 episodes equal",
+        "calculator",
+        "Made with",
+        "arithmetic/train/0",
+        "2+3*4",
+        ": Evaluate",
+    ):
         assert text in page.text
     assert "Step 1, reward 0" in page.text, "an episode of the first step beside one of the last"
     assert "Step 3, reward 1" in page.text
