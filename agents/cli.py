@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 _INTERRUPTED = 130
 """Status of a command that Ctrl-C ended, as shells have it."""
@@ -26,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         words = None if arguments is None else list(arguments)
-        status = app(args=words, prog_name="turntree", standalone_mode=False)
+        with _speaking(sys.argv[1:] if words is None else words):
+            status = app(args=words, prog_name="turntree", standalone_mode=False)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
@@ -38,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"turntree: {message}\n")
         raise SystemExit(2) from error
     raise SystemExit(status or 0)
+
+
+def _speaking(words: list[str]) -> AbstractContextManager[None]:
+    """A line now and then in a log while a command loads what it needs."""
+    from turntree.agents.progress import speaking
+
+    return speaking(f"turntree {words[0]} begins") if words[:1] in (["eval"], ["bench"]) else nullcontext()
 
 
 def _misuse(error: Exception) -> str | None:

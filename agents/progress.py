@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
@@ -22,8 +23,34 @@ from rich.text import Text
 
 SILENCE = 25.0
 """Most seconds without a line where no bar is drawn."""
+_SHOWN = Event()
+"""Set as a progress is shown, which speaks from then on."""
 _WIDE = 160
 """Characters of such a line, whatever the width of a terminal that is not there."""
+
+
+@contextmanager
+def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
+    """Write a line as the time passes, until a progress is shown or the block ends; none on a terminal.
+
+    Args:
+        words: What goes on before there is a progress: imports and checks take long on a busy machine.
+        seconds: Time between two lines.
+    """
+    _SHOWN.clear()
+    began = monotonic()
+
+    def speak() -> None:
+        while not _SHOWN.wait(seconds):
+            sys.stderr.write(f"{words}, {monotonic() - began:.0f} s\n")
+
+    speaker = Thread(target=speak, daemon=True)
+    if not sys.stderr.isatty():
+        speaker.start()
+    try:
+        yield
+    finally:
+        _SHOWN.set()
 
 
 @contextmanager
@@ -35,6 +62,7 @@ def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]
             passes.
         seconds: Time between two lines.
     """
+    _SHOWN.set()
     ended = Event()
     wide = Console(file=progress.console.file, width=_WIDE)
 

@@ -22,6 +22,7 @@ from turntree.agents.progress import bar_columns, shown
 from turntree.agents.verl.config.compose import compose, quoted
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.run.variables import hub_variables
 
 _WINDOW = 10
 """Steps that the first and the last success rate are averaged over."""
@@ -58,7 +59,8 @@ def main(
     if model is None:
         start = WarmStart(seed=seed)
     else:
-        given = compose(config, overrides(_model(model)))  # refuses what cannot be before anything runs
+        hub_variables(_model(model))  # refuses what cannot be before anything runs, as the next line does
+        given = compose(config, overrides(_model(model)))
         start = WarmStart.of_model(_model(model), given.settings.env_kwargs, seed=seed)
     policy = str(_warm_start(console, start))
     composition = compose(config, overrides(policy))

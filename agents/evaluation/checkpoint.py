@@ -46,12 +46,15 @@ class Checkpoint:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise MissingExtra("reading a model", "local") from error
+        config = None
         with nullcontext() if _is_path(name) else hub_asked_once() as alone:
             try:
                 config = AutoConfig.from_pretrained(name)
                 tokenizer = AutoTokenizer.from_pretrained(name)
             except (OSError, ValueError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
+                if config is not None and _is_path(name) and not any(Path(name).glob("*token*")):
+                    reason = "it has no tokenizer; expected tokenizer.json beside its weights"
                 if alone is not None:
                     reason = f"{alone}, and it is not in the cache; give the folder of a model"
                 raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error

@@ -6,7 +6,7 @@ import time
 import pytest
 from rich.console import Console
 
-from turntree.agents.progress import episode_progress, shown
+from turntree.agents.progress import episode_progress, shown, speaking
 
 
 def bar_after(*minutes: float) -> str:
@@ -53,3 +53,22 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
     assert terminal or (lines[0].startswith("sums 8 " + 50 * "x") and "3/8" in lines[0])
     assert terminal or "2/2" not in console.file.getvalue(), "what is full goes on no longer"
     assert not terminal or "3/8" not in console.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: on a terminal there is none."""
+    written = io.StringIO()
+    written.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", written)
+    with speaking("turntree eval begins", seconds=0.001):
+        while "begins" not in written.getvalue() and not terminal:
+            time.sleep(0.001)
+        with shown(episode_progress(Console(file=io.StringIO()))):
+            time.sleep(0.01)  # what was being written is
+            before = written.getvalue()
+            time.sleep(0.01)
+        assert written.getvalue() == before
+    assert ("turntree eval begins, 0 s" in before) is not terminal

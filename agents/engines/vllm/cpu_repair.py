@@ -88,8 +88,8 @@ def repair() -> bool:
 
 def repair_recovery() -> None:
     """Let the draw after a rejected draft take what its caller gives. Calling it again changes nothing."""
-    kernel: Any = importlib.import_module(_KERNELS).sample_recovered_tokens_kernel
-    if "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
+    kernel: Any = getattr(importlib.import_module(_KERNELS), "sample_recovered_tokens_kernel", None)
+    if kernel is not None and "USE_FP64_GUMBEL" not in inspect.signature(kernel.func).parameters:
         kernel.func = functools.partial(_recover, kernel.func)
 
 

@@ -22,8 +22,6 @@ from typing import Any
 from turntree.agents.engines.drafting.step_bound import draft_length
 from turntree.agents.engines.vllm import compat
 
-VERSIONS = ("0.24", "0.28")
-"""Versions of vLLM in which the changed places were checked; others keep their graphs."""
 _FINE, _IN_PIECES = 256, 512
 """Tokens up to which graphs are 8 apart, and 16 apart; so many have graphs in pieces, beyond graphs are 64 apart."""
 
@@ -51,7 +49,7 @@ def install(runner: Any) -> None:
         runner: A ``GPUModelRunner`` of vLLM's V1 engine, whose graphs are not captured yet.
     """
     ours = hasattr(getattr(runner, "drafter", None), "bind")
-    if ours and runner.device.type == "cuda" and compat.is_version(*VERSIONS):
+    if ours and runner.device.type == "cuda" and compat.is_checked():
         DraftGraphs(runner, runner.num_spec_tokens)
 
 

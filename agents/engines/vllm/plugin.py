@@ -9,6 +9,7 @@ repaired, and turntree's drafter, if configured, is given the runner.
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
@@ -16,6 +17,8 @@ from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, s
 from turntree.agents.engines.vllm.overlap import contract
 from turntree.agents.engines.vllm.overlap.arguments import is_ours
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
+
+logger = logging.getLogger(__name__)
 
 _MARK = "turntree_plugin"
 
@@ -50,7 +53,9 @@ def prepare(runner: Any) -> None:
     if runner.device.type == "cpu":
         cpu_repair.repair()
         cpu_repair.repair_reload(runner)
-    if hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
+    if not compat.is_checked():
+        logger.warning(model_runner.unchecked())
+    elif hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
         seeded_draws.install(runner)
         judged_prompts.install(runner)
         graphs.install(runner)

@@ -29,6 +29,12 @@ def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
         Checkpoint.open(str(tmp_path))
 
 
+def test_a_model_without_a_tokenizer_is_named_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(CheckpointError, match="it has no tokenizer; expected tokenizer"):
+        Checkpoint.open(str(tmp_path))
+
+
 def test_a_model_of_a_hub_off_line_is_refused_in_one_line_at_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,11 +4,12 @@ Newer versions choose the second runner (V2) by themselves, on accelerators and 
 the model's architecture: 0.24 for six, later ones for more. It has no sampler that
 turntree's seeds could be given to, and no custom drafters. Who promises seeded turns
 asks for the first runner before vLLM starts, and checks afterwards; and a request
-with a seed that reaches an engine of the second runner, for example one of ``vllm
-serve``, is refused, since it would silently draw fresh noise.
+with a seed that reaches an engine of the second runner, or of a version that was not
+checked, for example one of ``vllm serve``, is refused, since it would silently draw
+fresh noise.
 
 One place of vLLM is changed: ``InputProcessor._validate_params``, by which its front
-end refuses requests. Checked with the versions of ``seeded_draws``.
+end refuses requests. Checked with ``compat.CHECKED`` and 0.33.
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from turntree.agents.engines.request_wire import seed_of
+from turntree.agents.engines.vllm import compat
 
 _MARK = "turntree_refuses_seeds"
 VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 """vLLM's environment variable that chooses the runner: 0 is the first one."""
+
+
+def unchecked() -> str:
+    """What an unchecked version of vLLM does."""
+    return (
+        f"turntree's seeds were checked with vLLM {' and '.join(compat.CHECKED)}, and {compat.installed_version()} is "
+        "installed: it drafts turns and verifies them by its own rule, and refuses requests with a seed of turntree's"
+    )
 
 
 def choose_first() -> None:
@@ -42,7 +52,9 @@ def check_seeded(by_rank: Sequence[bool]) -> None:
     """
     if not all(by_rank):
         raise RuntimeError(
-            "vLLM's workers would ignore turntree's seeds; the entry point vllm.general_plugins:turntree must be "
+            unchecked()
+            if not compat.is_checked()
+            else "vLLM's workers would ignore turntree's seeds; the entry point vllm.general_plugins:turntree must be "
             f"installed beside vLLM and not be left out by VLLM_PLUGINS, and {VARIABLE} must be 0, got "
             f"{os.environ.get(VARIABLE)}"
         )
@@ -57,7 +69,10 @@ def refuse_seeds() -> None:
 
     @functools.wraps(original)
     def validate(self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        if seed_of(getattr(params, "extra_args", None)) is not None and self.vllm_config.use_v2_model_runner:
+        seeded = seed_of(getattr(params, "extra_args", None)) is not None
+        if seeded and not compat.is_checked():
+            raise ValueError(unchecked())
+        if seeded and self.vllm_config.use_v2_model_runner:
             raise ValueError(
                 "a request has a seed of turntree's, which vLLM's second model runner would ignore; start vLLM with "
                 f"{VARIABLE}=0, or send no seed"

@@ -10,7 +10,7 @@ their device, and nothing waits for the device.
 
 Most steps on a GPU are sampled by ``fused_sampling``. Here are the others, within
 vLLM's own sampling: three places of it are changed, checked with the versions in
-``VERSIONS``: the ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of
+``compat.CHECKED``: the ``topk_topp_sampler`` of the runner's sampler and the ``forward`` of
 its rejection sampler, both on the object; and the function ``rejection_sample``, which
 that forward calls. Requests without turntree's seed, and greedy ones, are left as
 they are. Log-probabilities are vLLM's.
@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from turntree.agents.engines.vllm.compat import CHECKED
 from turntree.agents.engines.vllm.drawing import fused_sampling
 from turntree.agents.engines.vllm.drawing.batch_rows import CurrentRows
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from turntree.agents.engines.drafting.race import Seeds
 
 logger = logging.getLogger(__name__)
-
-VERSIONS = ("0.24", "0.28")
-"""Versions of vLLM in which the changed places were checked."""
 
 _MARK = "turntree_seeded_draws"
 
@@ -56,7 +54,7 @@ def install(runner: Any) -> None:
         logger.warning(
             "requests with a seed of turntree's will draw fresh noise: that needs a model runner with "
             "sampler.topk_topp_sampler, as vLLM %s have, and this is %s with %s",
-            ", ".join(VERSIONS),
+            ", ".join(CHECKED),
             type(runner).__name__,
             type(sampler).__name__,
         )

@@ -9,8 +9,6 @@ from turntree.agents.engines.vllm import compat
 from turntree.agents.engines.vllm.graphs import graph_sizes
 from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
-VERSIONS = ("0.24", "0.28")
-"""Versions of vLLM whose contract of ``ngram_gpu`` the drafter keeps; others draft synchronously."""
 SCHEDULER = "turntree.agents.engines.vllm.overlap.scheduler.DraftScheduler"
 """The class that vLLM loads."""
 _BATCHED = 8192
@@ -34,7 +32,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
     given.setdefault("max_num_batched_tokens", _BATCHED)
     if (
         ranks == 1
-        and compat.is_version(*VERSIONS)
+        and compat.is_checked()  # others have another contract of ngram_gpu, and draft synchronously
         and given.get("async_scheduling") is not False
         and "scheduler_cls" not in given
     ):

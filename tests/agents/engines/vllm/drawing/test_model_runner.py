@@ -25,6 +25,8 @@ class Front:
 
 @pytest.fixture
 def front(monkeypatch: pytest.MonkeyPatch) -> type[Front]:
+    monkeypatch.setattr("turntree.agents.engines.vllm.compat.installed_version", lambda: "0.28.0")
+
     class Fresh(Front):
         _validate_params = Front._validate_params
 
@@ -53,6 +55,20 @@ def test_requests_that_the_runner_serves_go_on(front: type[Front], second: bool,
     assert front(second=second)._validate_params(params, tasks="text") == "validated for text"
 
 
+@pytest.mark.parametrize("second", [True, False])
+def test_a_version_that_was_not_checked_drafts_and_refuses_seeds_by_name(
+    front: type[Front], second: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: the same requests with a checked version, above."""
+    monkeypatch.setattr("turntree.agents.engines.vllm.compat.installed_version", lambda: "0.33.0")
+    model_runner.refuse_seeds()
+    with pytest.raises(ValueError, match=r"checked with vLLM 0\.24 and 0\.28, and 0\.33\.0 is installed"):
+        front(second=second)._validate_params(parameters(5), "text")
+    assert front(second=second)._validate_params(parameters(None), "text") == "validated for text"
+    with pytest.raises(RuntimeError, match=r"0\.33\.0 is installed"):
+        model_runner.check_seeded([False])
+
+
 def test_refusing_twice_wraps_nothing_twice(front: type[Front]) -> None:
     model_runner.refuse_seeds()
     before = front._validate_params
@@ -71,7 +87,7 @@ def test_the_first_runner_is_asked_for_unless_the_caller_chose(
     assert os.environ[model_runner.VARIABLE] == chosen
 
 
-def test_an_engine_that_would_ignore_seeds_is_refused_with_words() -> None:
+def test_an_engine_that_would_ignore_seeds_is_refused_with_words(front: type[Front]) -> None:
     model_runner.check_seeded([True, True])
     with pytest.raises(RuntimeError, match="VLLM_USE_V2_MODEL_RUNNER must be 0"):
         model_runner.check_seeded([True, False])
