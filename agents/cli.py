@@ -44,9 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _speaking(words: list[str]) -> AbstractContextManager[None]:
     """A line now and then in a log while a command loads what it needs."""
+    if words[:1] not in (["eval"], ["bench"]):
+        return nullcontext()
     from turntree.agents.progress import speaking
 
-    return speaking(f"turntree {words[0]} begins") if words[:1] in (["eval"], ["bench"]) else nullcontext()
+    return speaking(f"turntree {words[0]} begins")
 
 
 def _misuse(error: Exception) -> str | None:

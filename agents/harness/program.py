@@ -238,7 +238,7 @@ class CommandProgram:
         status = os.waitstatus_to_exitcode(int(told)) if told else process.returncode
         if status:
             last = " ".join(err.strip().splitlines()[-1:])
-            raise NoAnswer(f"the program ended with status {status}: {last or 'it problem nothing'}")
+            raise NoAnswer(f"the program ended with status {status}: {last or 'it printed nothing'}")
         return out.strip()
 
     async def _end(self, process: asyncio.subprocess.Process, container: str) -> None:

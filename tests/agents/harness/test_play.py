@@ -145,7 +145,7 @@ BY_ITSELF = [
     ({"program": "begins_too_long"}, StopReason.MAX_TOKENS, 0, "400"),
     ({"program": "ends_itself"}, StopReason.DONE, 1, "it is over"),
     ({"command": [*COMMAND, "--fail"]}, StopReason.DONE, 2, "status 1: arithmetic/train/3 has no answer"),
-    ({"command": shell("exit 1")}, StopReason.DONE, 0, "status 1: it said nothing"),
+    ({"command": shell("exit 1")}, StopReason.DONE, 0, "status 1: it printed nothing"),
     ({"command": shell("kill -9 $$")}, StopReason.DONE, 0, "status -9"),
     ({"command": shell("kill -9 0")}, StopReason.DONE, 0, "status -9"),
     ({"command": shell("kill -9 1; kill -9 $PPID; sleep 1; exit 3")}, StopReason.DONE, 0, "status"),

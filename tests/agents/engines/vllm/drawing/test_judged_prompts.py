@@ -80,7 +80,7 @@ def winner(place: int) -> int:
 @pytest.mark.parametrize("passes", [[PROMPT], [6, 3], [3, 3, 2, 1], [1] * PROMPT], ids=str)
 def test_a_prompt_read_in_several_passes_is_judged_as_in_one_and_waits_until_it_is_read(passes: list[int]) -> None:
     runner, heard = runner_of(a=judged()), []
-    runner.drafter = SimpleNamespace(hear=lambda name, drawn: heard.append((name, drawn)))
+    runner.drafter = SimpleNamespace(record_given=lambda name, drawn: heard.append((name, drawn)))
     judged_prompts.install(runner)
     *before, last = [passed(runner, count) for count in passes[:-1]], passed(runner, passes[-1])
     assert before == [[{}] * (len(passes) - 1)]
