@@ -56,3 +56,7 @@ def test_what_is_no_store_is_said_before_an_engine_starts(tmp_path: Path) -> Non
     for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "no store of turns in the folder")):
         with pytest.raises(UsageError, match=why):
             given_store(path, "")
+    theirs = tmp_path / "theirs.npz"
+    SpecForest(ForestConfig(tokenizer="0123")).save(theirs)
+    with pytest.raises(UsageError, match="expected turns of the tokenizer"):
+        given_store(theirs, "4567")

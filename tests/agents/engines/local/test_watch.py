@@ -20,6 +20,10 @@ def sampled(engine: LocalEngine, request: TurnRequest):
     return asyncio.run(engine.generate(request))
 
 
+async def side_by_side(engine: LocalEngine, requests: Sequence[TurnRequest]) -> None:
+    await asyncio.gather(*map(engine.generate, requests))
+
+
 @pytest.mark.parametrize("drafted", [True, False])
 def test_the_tokens_shown_are_those_of_the_turn(model, drafted):
     speculation = Speculation(adaptive=False, min_probability=0.0) if drafted else None
@@ -72,18 +76,24 @@ def test_a_turn_that_was_sampled_before_is_foreseen_and_is_what_it_is_without(mo
     sampling = replace(SAMPLING, max_tokens=60, stop_token_ids=(end,))
     turns: dict[float | None, list[tuple[int, ...]]] = {}
     told: dict[float | None, list[tuple[int, ...]]] = {}
+    beside: dict[float, list[tuple[int, ...]]] = {0.5: [], 1.0: []}
     for least in (None, 0.5, 1.0):
         told[least] = []
         wish = None if least is None else Foresee(min_probability=least, tell=told[least].append)
         with LocalEngine(model, config=replace(CONFIG, speculation=Speculation(adaptive=adaptive))) as engine:
             rows = [sampled(engine, TurnRequest(PROMPT, sampling, foresee=wish)) for _ in range(12)]
             turns[least] = [(row.token_ids, row.draft.verify_steps * (not adaptive)) for row in rows]
+            if least == 0.5:
+                wishes = [Foresee(min_probability=other, tell=heard.append) for other, heard in beside.items()]
+                requests = [TurnRequest(PROMPT, sampling, foresee=wish) for wish in wishes]
+                asyncio.run(side_by_side(engine, requests))
     assert turns[0.5] == turns[1.0] == turns[None]
     whole = turns[None][0][0]
     assert whole[-1] == end
     assert told[0.5][-1] == whole
     assert all(tokens[-1] == end for tokens in told[0.5])
     assert told[1.0] == []
+    assert (len(beside[0.5]), beside[1.0]) == (1, []), "two turns of the same steps, each with its own bound"
 
 
 def test_who_cannot_be_told_loses_nothing(engine):
