@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,6 +82,14 @@ class EvalOptions(TaskOptions):
             return self.against or self.model
         return self.against
 
+    @cached_property
+    def scorer(self) -> Scorer | None:
+        """Computes the rewards instead of the environment, where one is named."""
+        from turntree.agents.commands.rewards import parse_rewards
+        from turntree.agents.scoring.scorer import Scorer
+
+        return Scorer(parse_rewards(self.reward), contract=self.contract) if self.reward else None
+
 
 @takes(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
@@ -147,7 +156,7 @@ def _suite(options: EvalOptions) -> Path | None:
     """The suite's file, if one is played; options that exclude each other are refused here.
 
     Raises:
-        UsageError: If two options exclude each other, or the name is of nothing.
+        UsageError: If two options exclude each other, or the name is of nothing, or a reward is unknown.
     """
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.suite import find_suite, nearest_suite
@@ -161,6 +170,7 @@ def _suite(options: EvalOptions) -> Path | None:
         raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
     if suite is not None and (options.data or options.env_arg):
         raise UsageError("--data and --env-arg belong to one environment; a suite names its own in its file")
+    _ = options.scorer  # unknown rewards are refused before tasks are read
     if chat and options.max_context is not None:
         raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
     if chat and (options.template is not None or options.max_thinking_tokens is not None):
@@ -172,12 +182,11 @@ def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
     """The evaluations, whose environments exist.
 
     Raises:
-        UsageError: If more tasks are asked for than there are, or a reward is unknown.
+        UsageError: If more tasks are asked for than there are.
     """
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.run import plan
 
-    _scorer(options)  # unknown rewards are refused first
     made = [plan(task) for task in _tasks(options, suite)]
     if suite is None and options.count is not None and options.count > made[0].count:
         known = f"{options.what} has {made[0].count} tasks here"
@@ -196,13 +205,6 @@ def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
     if suite is None:
         return [EvalTask(env=options.what, env_args=arguments, **{"count": 20, **given})]
     return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
-
-
-def _scorer(options: EvalOptions) -> Scorer | None:
-    from turntree.agents.commands.rewards import parse_rewards
-    from turntree.agents.scoring.scorer import Scorer
-
-    return Scorer(parse_rewards(options.reward), contract=options.contract) if options.reward else None
 
 
 def _fitted(planned: Sequence[Planned], model: str | None, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
@@ -265,7 +267,7 @@ def _played(
     """The results in order. What is left to play is said where it is interrupted."""
     import asyncio
 
-    scorer = _scorer(options)
+    scorer = options.scorer
     if renderer is None:
         by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
     else:
