@@ -136,8 +136,40 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
             ValueError: If ``room`` does not have one entry a row.
         """
-        rows, store = self.live_table.rows(handles), self.rollouts.store
-        batch = propose(
+        rows = self.live_table.rows(handles)
+        batch = self._proposed(rows, max_nodes, room, min_probability, chain=chain, total_nodes=total_nodes)
+        self._drafted += len(batch.tokens)
+        return batch
+
+    def foresee(self, handles: Sequence[int], *, min_probability: float) -> DraftBatch:
+        """The likely rest of live turns, a chain each, up to 128 tokens; nothing is learnt or counted of it.
+
+        Args:
+            handles: Live turns, shape (rows,).
+            min_probability: As of ``draft``.
+
+        Raises:
+            UnknownTurn: If a handle is not live.
+        """
+        rows, live = self.live_table.rows(handles), self.live_table.turns
+        before = live.records[rows]  # the next commit learns from the nodes of the draft before it
+        try:
+            return self._proposed(rows, MOST_NODES, [MOST_NODES] * len(rows), min_probability, chain=True)
+        finally:
+            live.records[rows] = before
+
+    def _proposed(
+        self,
+        rows: NDArray[np.int64],
+        max_nodes: int,
+        room: Sequence[int],
+        min_probability: float,
+        *,
+        chain: bool,
+        total_nodes: int | None = None,
+    ) -> DraftBatch:
+        store = self.rollouts.store
+        return propose(
             rows,
             self.live_table.turns,
             self.live_table.contexts.log,
@@ -152,38 +184,6 @@ class SpecForest:
             total_nodes=total_nodes,
             threads=self._threads,
         )
-        self._drafted += len(batch.tokens)
-        return batch
-
-    def foresee(self, handles: Sequence[int], *, min_probability: float) -> DraftBatch:
-        """The likely rest of live turns, a chain each, up to 128 tokens; nothing is learnt or counted of it.
-
-        Args:
-            handles: Live turns, shape (rows,).
-            min_probability: As of ``draft``.
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-        """
-        rows, store, live = self.live_table.rows(handles), self.rollouts.store, self.live_table.turns
-        before = live.records[rows]  # the next commit learns from the nodes of the draft before it
-        try:
-            return propose(
-                rows,
-                live,
-                self.live_table.contexts.log,
-                store.log,
-                store.keys,
-                self.weights,
-                self._ends,
-                max_nodes=MOST_NODES,
-                room=[MOST_NODES] * len(rows),
-                min_probability=min_probability,
-                chain=True,
-                total_nodes=None,
-            )
-        finally:
-            live.records[rows] = before
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Extend turns by the tokens that the policy sampled since the last call, and learn from them.
