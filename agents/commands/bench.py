@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,20 +91,15 @@ def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
 
     arguments = options.env_arguments()
     sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
-    shares = _SHARES.get(options.engine, {})
-    options.engine_choice(
-        model=model, max_batch=1, max_context=1, engine_args=shares
-    )  # refused before the model is read
+    choice = options.engine_choice(  # what it refuses is refused before the model is read
+        model=model, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
+    )
     made = plan(EvalTask(env=env, env_args=arguments, **sizes))
     checkpoint = Checkpoint.open(model)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
     planned = made.fitted(checkpoint.max_positions)
-    choice = options.engine_choice(
-        model=model,
-        max_batch=min(options.concurrency, planned.episodes),
-        max_context=planned.context,
-        engine_args=shares,
-    )
+    most = min(options.concurrency, planned.episodes)
+    choice = replace(choice, max_batch=most, max_context=planned.context)
     epochs = options.epochs
     with shown(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
