@@ -51,6 +51,7 @@ def test_every_row_of_every_batch_is_of_the_policy_that_learns_from_it(episode: 
     assert all(metrics["async/judged_turns"] > 0 for metrics in later)
     assert all(0 < metrics["async/kept_share"] <= 1 for metrics in later)
     assert any(metrics["turntree/level_b"] > 0 for metrics in later)
+    assert "beyond" not in episode.log, "no exactness monitor takes judged turns for turns of fresh noise"
 
 
 def test_what_was_judged_is_believed_by_the_weights_that_judged_it(episode: Training, tiny_model: Path) -> None:
