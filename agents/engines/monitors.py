@@ -7,8 +7,8 @@ Turns that replay tokens that the policy was trained on (level C) are monitored
 separately: the policy depends on the tokens, so their scores need not stay near
 0, though a fault shows in them as well. Turns with lenience (level D) are biased
 by design and are left out. So are turns requested again with the same seed in
-the same step, as by an episode that is tried again: a store that has seen them
-once drafts them from their own noise.
+the same step or the next one, as by an episode that is tried again, or judged
+after an update: a store that has seen them once drafts them from their own noise.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class Monitors:
         self._lock = threading.Lock()
         self._sums: dict[str, MonitorSums] = {}
         self._seeds: set[int] = set()
+        self._last_seeds: set[int] = set()
 
     def first_use(self, seed: int | None) -> bool:
-        """Whether noise of ``seed`` is new since the last ``close_step``; without a seed it always is."""
+        """Whether noise of ``seed`` was used neither in this step nor in the last one; without a seed it always is."""
         with self._lock:
-            new = seed not in self._seeds
+            new = seed not in self._seeds and seed not in self._last_seeds
             if seed is not None:
                 self._seeds.add(seed)
             return new
@@ -61,7 +62,7 @@ class Monitors:
         ``ALARM``. The sums start anew."""
         with self._lock:
             sums, self._sums = self._sums, {}
-            self._seeds.clear()
+            self._last_seeds, self._seeds = self._seeds, set()
         scores = _scores(sums)
         for name, score in scores.items():
             if abs(score) > ALARM:

@@ -13,8 +13,10 @@ REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_m
 
 def replica_count(config: Any) -> int:
     """Rollout replicas of a training with verl's whole configuration ``config``."""
-    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
-    devices: int = trainer.nnodes * trainer.n_gpus_per_node
+    rollout = config.actor_rollout_ref.rollout
+    beside = config.actor_rollout_ref.get("hybrid_engine", True)  # else they have devices of their own
+    where = config.trainer if beside else rollout
+    devices: int = where.nnodes * where.n_gpus_per_node
     return devices // math.prod(int(rollout.get(size) or 1) for size in REPLICA_SIZES)
 
 

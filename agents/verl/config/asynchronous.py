@@ -4,7 +4,7 @@
 |---|---|---|
 | `sync` | all | all |
 | `colocate_async` | turntree's own (`engine=local`) | drafts from trees, the hub; coupled validations |
-| `separate_async` | none | |
+| `separate_async` | the same, on devices of their own alone (`actor_rollout_ref.hybrid_engine=false`) | the same |
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import PlaySettings
 from turntree.agents.verl.names import ROLLOUT_NAME
 
-COLOCATED = "colocate_async"
+COLOCATED, SEPARATE = "colocate_async", "separate_async"
 _SAMPLER = "OvertakenReplayBuffer"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
@@ -41,13 +41,16 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
     if mode == SYNC or not own:  # what is verl's alone goes on as verl has it
         return None
     where = f"trainer.v1.trainer_mode={mode}"
-    if mode != COLOCATED:
-        raise ConfigError(f"{where} is not supported with turntree's episodes, take mode=sync or mode=colocate_async")
+    if mode not in (COLOCATED, SEPARATE):
+        known = f"mode={SYNC}, {COLOCATED} or {SEPARATE}"
+        raise ConfigError(f"{where} is not supported with turntree's episodes, take {known}")
     if rollout.name != ROLLOUT_NAME or manager != _MANAGER:
         raise ConfigError(
             f"{where} needs turntree's own engine and manager of episodes: take engine=local, got rollout.name="
             f"{rollout.name} and agent_loop_manager_class={manager}"
         )
+    if mode == SEPARATE:
+        _check_devices(config)
     if settings.reuse.mode is not ReuseMode.NONE or settings.run_ahead.enabled:
         raise ConfigError(
             f"{where} begins later steps' episodes by itself and judges them with their own noise: it goes with "
@@ -59,3 +62,27 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
             "take algorithm=grpo, or mode=sync"
         )
     return settings.asynchronous.on_resume
+
+
+def _check_devices(config: Any) -> None:
+    trained, rollout = config.actor_rollout_ref, config.actor_rollout_ref.rollout
+    if trained.hybrid_engine or rollout.checkpoint_engine.backend != ROLLOUT_NAME:
+        raise ConfigError(
+            f"trainer.v1.trainer_mode={SEPARATE} needs replicas on devices of their own, and weights that reach them "
+            f"there: take actor_rollout_ref.hybrid_engine=false and rollout.checkpoint_engine.backend={ROLLOUT_NAME}, "
+            f"as mode={SEPARATE} does, got {trained.hybrid_engine} and {rollout.checkpoint_engine.backend}"
+        )
+    mini_batches = config.trainer.v1.separate_async.parameter_sync_step
+    bypasses = "algorithm.rollout_correction.bypass_mode"
+    if config.trainer.device == "cpu" and mini_batches > 1 and not OmegaConf.select(config, bypasses):
+        raise ConfigError(
+            f"trainer.v1.separate_async.parameter_sync_step={mini_batches} on the CPU needs {bypasses}=true: verl "
+            "0.9.1 keeps the weights that a step began with by .cpu(), which copies nothing there"
+        )
+    pretended = OmegaConf.select(config, "ray_kwargs.ray_init.num_gpus")
+    needed = sum(one.nnodes * one.n_gpus_per_node for one in (config.trainer, rollout))
+    if pretended is not None and pretended < needed:
+        raise ConfigError(
+            f"trainer.v1.trainer_mode={SEPARATE} takes {needed} devices, the trainer's and the rollout's, and Ray "
+            f"is to pretend {pretended}: set ray_kwargs.ray_init.num_gpus={needed}"
+        )

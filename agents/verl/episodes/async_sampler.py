@@ -9,6 +9,7 @@ depend on what was sampled, so that each is a draw from the present policy.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
 import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.verl.config.asynchronous import COLOCATED
+from turntree.agents.verl.config.asynchronous import COLOCATED, SEPARATE
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.agents.verl.episodes.sampler import LoggedSteps
 
@@ -51,11 +52,13 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
     """
 
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
-        if kwargs["trainer_mode"] != COLOCATED:
+        if kwargs["trainer_mode"] not in (COLOCATED, SEPARATE):
             raise ConfigError(
-                f"this sampler is for trainer.v1.trainer_mode={COLOCATED}, got {kwargs['trainer_mode']!r}; set "
-                "trainer.v1.sampler.custom_sampler.path=null"
+                f"this sampler is for trainer.v1.trainer_mode={COLOCATED} or {SEPARATE}, got "
+                f"{kwargs['trainer_mode']!r}; set trainer.v1.sampler.custom_sampler.path=null"
             )
+        # verl 0.9.1 logs there with an argument that no logger takes, which ends the run unless the line is left out.
+        logging.getLogger("verl.trainer.ppo.v1.trainer_separate_async").setLevel(logging.WARNING)
         settings = from_mapping(AsyncSamplerSettings, plain(sampler_kwargs), "trainer.v1.sampler.sampler_kwargs")
         self._judged = settings.on_resume is OnResume.EPISODE
         self._in_order = settings.in_order

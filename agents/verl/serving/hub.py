@@ -125,12 +125,15 @@ def hub_runs() -> bool:
 class SharingReplica:
     """Mix-in before a replica class of verl's: finds out whether the replica has others to exchange turns with.
 
-    verl gives a replica the workers of all; only those of a training (verl's hybrid mode) are counted.
+    verl gives a replica the workers of all; only those of a training (verl's hybrid mode, and its separate one) are
+    counted.
     """
 
     config: Any
     replica_rank: int
     world_size: int
+    is_reward_model: bool
+    is_teacher_model: bool
     _replicas = 1
     _hub: Any = None
 
@@ -140,6 +143,14 @@ class SharingReplica:
         if self.replica_rank == 0:
             note_phase(f"starting the engine {self.config.name}, {self._replicas} replica(s)")
         await super().init_hybrid(worker_group)  # type: ignore[misc]
+
+    async def init_standalone(self) -> None:
+        """As verl's, and records the number of replicas; those of reward models and teachers are not counted."""
+        if not (self.is_reward_model or self.is_teacher_model):
+            self._replicas = self.config.nnodes * self.config.n_gpus_per_node // self.world_size
+            if self.replica_rank == 0:
+                note_phase(f"starting the engine {self.config.name}, {self._replicas} replica(s) on their own devices")
+        await super().init_standalone()  # type: ignore[misc]
 
     def join_hub(self) -> ExchangeSettings | None:
         """Start the hub, or find it; ``None`` if the replica is alone or the settings exchange nothing."""

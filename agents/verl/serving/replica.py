@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 from verl.plugin.platform import get_platform
-from verl.workers.rollout.replica import RolloutReplica
+from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import REPLICA_SIZES, server_name
@@ -32,7 +32,7 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
         node, devices = await self.workers[0].__ray_call__.remote(_place)
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         name = server_name(self.replica_rank, self.name_suffix)
-        trainer = self.workers[0] if self._replicas == 1 else None
+        trainer = self.workers[0] if self._replicas == 1 or self.rollout_mode is RolloutMode.STANDALONE else None
         self.model_config = held(self.model_config)
         server = (
             ray.remote(TurntreeServer)

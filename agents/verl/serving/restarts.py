@@ -57,7 +57,9 @@ def ask_for_weights(trainer: Any) -> None:
         trainer: Handle of its actor; verl names the method after the actor's roles.
     """
     (name,) = [name for name in dir(trainer) if name.endswith("update_weights")]
-    getattr(trainer, name).remote(global_steps=RESEND, mode="naive")
+    # The worker beside a replica on devices of its own has the last weights itself (``ray_weights``).
+    how = {"mode": "naive"} if name != "update_weights" else {}
+    getattr(trainer, name).remote(global_steps=RESEND, **how)
 
 
 async def ask_if_alone(trainer: Any) -> None:

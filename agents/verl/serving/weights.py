@@ -6,15 +6,17 @@ buckets, one at a time, so that the store never holds the whole model.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 import ray
 import torch
 from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.sections import ConfigError
@@ -22,6 +24,9 @@ from turntree.agents.verl.names import server_name
 from turntree.agents.verl.serving.restarts import RESEND
 
 logger = logging.getLogger(__name__)
+
+Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]]
+"""Names and tensors."""
 
 
 class WeightSender(BaseRollout):
@@ -40,6 +45,7 @@ class WeightSender(BaseRollout):
         rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self._name = server_name(rank)
         self._global_steps: int | None = None
+        self._sending = asyncio.Lock()
         self._bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
 
     @property
@@ -57,7 +63,7 @@ class WeightSender(BaseRollout):
     @torch.no_grad()
     async def update_weights(
         self,
-        weights: Iterable[tuple[str, torch.Tensor]],
+        weights: Weights,
         wire_format: str = "named_tensors",
         *,
         global_steps: int | None = None,
@@ -68,7 +74,8 @@ class WeightSender(BaseRollout):
         """Send every tensor of ``weights``, then the step that they belong to.
 
         Args:
-            weights: Yields (name, tensor), full tensors under Hugging Face names.
+            weights: Yields (name, tensor), full tensors under Hugging Face names; an asynchronous generator where they
+                come from another process.
             wire_format: Must be ``named_tensors``.
             global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
             peft_config: Must be ``None``: adapters are merged before they come here.
@@ -84,28 +91,32 @@ class WeightSender(BaseRollout):
             )
         if peft_config is not None:
             raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
-        if global_steps == RESEND:
-            global_steps = self._global_steps
-        self._global_steps = global_steps
+        async with self._sending:
+            if global_steps == RESEND:
+                global_steps = self._global_steps
+            self._global_steps = global_steps
+            await self._send(weights, global_steps)
+
+    async def _send(self, weights: Any, global_steps: int | None) -> None:
         buckets = buckets_of(weights, self._bucket_bytes)
         try:
             server = self._server
             life = await server.ready.remote()
-            for bucket in buckets:
+            async for bucket in buckets:
                 await server.update_weights.remote(bucket, life)
             if global_steps is not None:
                 await server.set_global_steps.remote(global_steps, life)
         except (RayActorError, EngineLost) as error:
             logger.warning("%s was lost during an update; it has no weights until the next one: %s", self._name, error)
-            for _ in buckets:  # the trainer's other processes gather each tensor together with this one
+            async for _ in buckets:  # the trainer's other processes gather each tensor together with this one
                 pass
 
 
-def buckets_of(weights: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int) -> Iterator[dict[str, torch.Tensor]]:
+async def buckets_of(weights: Weights, bucket_bytes: int) -> AsyncIterator[dict[str, torch.Tensor]]:
     """Copies of the weights on the CPU, in their order: each bucket ends with the tensor that fills it."""
     bucket: dict[str, torch.Tensor] = {}
     size = 0
-    for name, tensor in weights:
+    async for name, tensor in ensure_async_iterator(weights):
         bucket[name] = tensor.detach().to("cpu", copy=True)
         size += tensor.numel() * tensor.element_size()
         if size >= bucket_bytes:

@@ -67,3 +67,18 @@ def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
     assert monitors.close_step() == {}
     monitors.add([a_turn(1)])
     assert monitors.close_step() == {}
+
+
+def test_noise_that_is_judged_after_an_update_is_not_new() -> None:
+    """What is judged at each update comes back in each step, and its own tokens would pass for its drafts."""
+    monitors = Monitors()
+    assert monitors.first_use(3)
+    for _ in range(2):
+        monitors.close_step()
+        assert not monitors.first_use(3)
+    assert monitors.first_use(4)
+    assert monitors.first_use(None)
+    assert monitors.first_use(None)
+    monitors.close_step()
+    monitors.close_step()
+    assert monitors.first_use(3)

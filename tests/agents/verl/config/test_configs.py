@@ -23,6 +23,7 @@ from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.groups import Choice, list_configs, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings
+from turntree.agents.verl.names import replica_count
 from turntree.agents.verl.playing.backends import server_call
 from turntree.envs.registry import find_creator
 from turntree.spec_tree import DialogueState
@@ -388,3 +389,27 @@ def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
     assert state_of(asked.parameters["custom_params"]) == state
     assert seed_of(asked.parameters["custom_params"]) == 11
     json.dumps(asked.parameters)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor_rollout_ref.hybrid_engine=true"], "replicas on devices of their own.*got True and turntree"),
+        (
+            ["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"],
+            "weights that reach them there.*got False and n",
+        ),
+        (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "takes 3 devices.*num_gpus=3"),
+        (
+            ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
+            "parameter_sync_step=2 on the CPU needs",
+        ),
+        (["turntree.reuse.mode=replay"], "begins later steps' episodes by itself"),
+        (["algorithm.filter_groups.enable=true"], "DAPO's filter would drop them"),
+    ],
+)
+def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[str], message: str) -> None:
+    separate = ["mode=separate_async", "actor_rollout_ref.model.path=some/model"]
+    with pytest.raises(ConfigError, match=message):
+        compose(None, [*separate, *overrides])
+    assert replica_count(compose(None, separate).verl) == 1

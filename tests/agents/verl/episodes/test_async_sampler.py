@@ -49,7 +49,7 @@ def test_with_other_ways_to_resume_verl_takes_what_ends_first() -> None:
     groups = {"a": (1, None), "b": (2, 1), "c": (2, 1)}
     assert ready(make(on_resume="turn"), 3, groups) == {"b", "c"}
     assert ready(make(in_order=False), 3, {**groups, "d": (2, 2)}) == {"d"}, "what ends first, if it is judged"
-    assert ready(make(), 3, groups) == set()
+    assert ready(make(), 3, groups) == ready(make("separate_async"), 3, groups) == set()
 
 
 def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
@@ -62,8 +62,8 @@ def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
 
 
 def test_another_trainer_mode_and_another_way_are_refused() -> None:
-    with pytest.raises(ConfigError, match="trainer_mode=colocate_async, got 'separate_async'"):
-        make("separate_async")
+    with pytest.raises(ConfigError, match="trainer_mode=colocate_async or separate_async, got 'sync'"):
+        make("sync")
     with pytest.raises(ConfigError, match="never"):
         make(on_resume="never")
     assert async_sampler.AsyncSamplerSettings().poll_interval == 0.1

@@ -1,26 +1,30 @@
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from turntree.agents.errors import EngineLost
+from turntree.agents.verl.ray_weights import RayWeights
 from turntree.agents.verl.serving.restarts import RESEND
 from turntree.agents.verl.serving.weights import WeightSender, buckets_of
 
 
-def test_weights_travel_inbuckets_of_and_all_of_them_do() -> None:
+async def test_weights_travel_inbuckets_of_and_all_of_them_do() -> None:
     named = [(str(i), torch.full((4,), float(i))) for i in range(7)]
-    buckets = list(buckets_of(iter(named), bucket_bytes=40))
+    buckets = [bucket async for bucket in buckets_of(iter(named), bucket_bytes=40)]
     assert [list(bucket) for bucket in buckets] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert all(torch.equal(bucket[name], tensor) for bucket in buckets for name, tensor in named if name in bucket)
 
 
-def test_what_is_sent_no_longer_changes() -> None:
+async def test_what_is_sent_no_longer_changes() -> None:
     weight = torch.zeros(2)
-    (bucket,) = buckets_of([("w", weight)], bucket_bytes=1 << 20)
+    (bucket,) = [bucket async for bucket in buckets_of([("w", weight)], bucket_bytes=1 << 20)]
     weight += 1
     assert bucket["w"].tolist() == [0.0, 0.0]
 
@@ -100,3 +104,66 @@ async def test_a_server_that_was_restarted_on_the_way_does_not_serve_half_of_the
     server.restart_after = None
     await send(server, RESEND)
     assert server.steps == [3]
+
+
+class Stored:
+    """A reference to Ray's object store."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def __await__(self) -> Iterator[Any]:
+        return iter_of(self.held).__await__()
+
+
+async def iter_of(held: Any) -> Any:
+    return held
+
+
+def told(engine: RayWeights, *, lost: bool = False) -> Any:
+    """The handle of a worker beside a replica."""
+
+    async def call(method: str, *arguments: Any) -> None:
+        if lost:
+            raise EngineLost("it was killed")
+        getattr(engine, method)(*arguments)
+
+    return SimpleNamespace(execute_checkpoint_engine=SimpleNamespace(remote=call))
+
+
+async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_they_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("turntree.agents.verl.ray_weights.ray.put", Stored)
+    trainers, replica, dead = [RayWeights(8) for _ in range(2)], RayWeights(8), RayWeights(8)
+    handles = [*map(told, trainers), told(replica), told(dead, lost=True)]
+    trained, served = RayWeights.build_topology(2, 2, handles)
+    for engine, receivers in zip(trainers, trained["receivers"], strict=True):
+        engine.init_process_group(receivers=receivers)
+    assert served == {"receivers": [[], []]}
+    gathered = []
+    for version in range(2):
+
+        def weights(version: int = version) -> Iterator[tuple[str, torch.Tensor]]:
+            for name in "abc":
+                gathered.append(name)
+                yield name, torch.full((1,), float(version))
+
+        waiting = asyncio.create_task(collect(replica)) if version == 0 else None
+        for engine in trainers:  # each gathers every weight, and the first one names them
+            await engine.send_weights(weights(), global_steps=version)
+        expected = [(name, float(version)) for name in "abc"]
+        assert waiting is None or await waiting == expected
+        assert await collect(replica) == await collect(replica) == expected
+    assert gathered == [*"abc"] * 4
+
+
+async def collect(engine: RayWeights) -> list[tuple[str, float]]:
+    return [(name, float(weight)) async for name, weight in engine.receive_weights()]
+
+
+def test_verl_still_logs_with_an_argument_that_no_logger_takes() -> None:
+    """Else the line of ``async_sampler`` that leaves it out can go."""
+    from verl.trainer.ppo.v1 import trainer_separate_async
+
+    assert "flush=True" in inspect.getsource(trainer_separate_async.PPOTrainerSeparateAsync._setup)
