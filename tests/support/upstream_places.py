@@ -112,4 +112,5 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts(reader(Path(sys.argv[1]))), indent=1))
+    rows = facts(reader(Path(sys.argv[1]))).items()
+    print("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(fact)}" for name, fact in rows) + "\n}")
