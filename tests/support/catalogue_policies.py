@@ -13,7 +13,6 @@ from tables import table
 from turntree.envs import Env, Task
 from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.math.sets import MATH_SETS
-from turntree.envs.repair.programs import find_program
 
 Policy = Callable[[Env], Iterator[str]]
 """From an environment in an episode to the turns."""
@@ -41,25 +40,8 @@ def arithmetic(env: Env) -> Iterator[str]:
     yield from hashed(env)
 
 
-def halve(env: Env) -> Iterator[str]:
-    low, high = 1, 100
-    while True:
-        guess = (low + high) // 2
-        yield f"{guess}"
-        low, high = (guess + 1, high) if "higher" in env.messages[-1].content else (low, guess - 1)
-
-
-def commands(env: Env) -> Iterator[str]:
-    yield from env.current_task.answer.split("; ")
-
-
-def set_all(env: Env) -> Iterator[str]:
-    given, expected = env.current_task.metadata["store"], env.current_task.metadata["expected"]
-    for key in given.keys() - expected.keys():
-        yield call(env, "delete", key=key)
-    for key, value in expected.items():
-        yield call(env, "set", key=key, value=value)
-    yield "Done."
+def solved(env: Env) -> Iterator[str]:
+    yield from env.solution()
 
 
 def look_up(env: Env) -> Iterator[str]:
@@ -68,26 +50,15 @@ def look_up(env: Env) -> Iterator[str]:
 
 
 def serve(env: Env) -> Iterator[str]:
-    for user in re.findall(r"[a-z]+_[a-z]+_\d{4}", env.current_task.prompt)[:1]:
+    """The solution; where only a refusal or an answer is right, a look at the customer and the orders first."""
+    if turns := env.solution():
+        return (yield from turns)
+    task = env.current_task
+    for user in re.findall(r"[a-z]+_[a-z]+_\d{4}", task.prompt)[:1]:
         yield call(env, "get_user_details", user_id=user)
-    for order in re.findall(r"W\d{7}", env.current_task.prompt) if not env.current_task.metadata["actions"] else ():
+    for order in re.findall(r"W\d{7}", task.prompt):
         yield call(env, "get_order_details", order_id=f"#{order}")
-    for action in env.current_task.metadata["actions"]:
-        yield call(env, action["name"], **action["kwargs"])
-    yield f"Done: {', '.join(env.current_task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
-
-
-def repair(env: Env) -> Iterator[str]:
-    facts = env.current_task.metadata
-    fault = find_program(facts["program"]).faults[facts["fault"]]
-    yield call(env, "edit", path=fault.path, old=fault.wrong, new=fault.right)
-    yield "Done."
-
-
-def follow(env: Env) -> Iterator[str]:
-    for calls in env.current_task.metadata["path"]:
-        yield from (call(env, one["name"], **one["arguments"]) for one in calls)
-        yield "Done."
+    yield f"Done: {', '.join(task.metadata['outputs']) or 'I am sorry, nothing more is possible'}."
 
 
 WINNERS: dict[str, Policy] = {
@@ -95,11 +66,7 @@ WINNERS: dict[str, Policy] = {
     **{f"turntree/{name}-v0": hashed for name in ("GSM8K", "Countdown", "Game24")},
     **{f"turntree/{name}-v0": boxed for name in ("Equations", "UnitConversion")},
     **{f"turntree/{name}-v0": serve for name in ("RetailService", "AirlineService", "TauAirline")},
-    "turntree/BFCL-v0": follow,
-    "turntree/Repair-v0": repair,
-    "turntree/NumberGuessing-v0": halve,
-    "turntree/Adventure-v0": commands,
-    "turntree/KeyValue-v0": set_all,
+    **{f"turntree/{name}-v0": solved for name in ("BFCL", "Repair", "NumberGuessing", "Adventure", "KeyValue")},
     "turntree/Search-v0": look_up,
     **{entry.env_id: boxed for entry in MATH_SETS},
     **{entry.tools_id: worked for entry in MATH_SETS},

@@ -26,12 +26,12 @@ def draft_trees(*rows: list[tuple[int, int]], last_probability: float = 1.0) -> 
     )
 
 
-def random_trees(rng: np.random.Generator, rows: int, most: int, *, least: int = 0) -> DraftBatch:
+def random_trees(rng: np.random.Generator, rows: int, most: int) -> DraftBatch:
     """Trees with distinct siblings, and probabilities that fall along each path."""
     trees = []
     for _ in range(rows):
         tree: list[tuple[int, int]] = []
-        for node in range(int(rng.integers(least, most + 1))):
+        for node in range(int(rng.integers(0, most + 1))):
             parent = int(rng.integers(-1, node))
             taken = {token for token, above in tree if above == parent}
             tree.append((int(rng.choice([t for t in range(most + 2) if t not in taken])), parent))

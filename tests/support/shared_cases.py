@@ -1,13 +1,12 @@
 """Labelled cases that are no part of the repository."""
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import SHARED
 
-DATA = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared") / "data"
+DATA = SHARED / "data"
 
 
 def shared_rows(name: str, contract: str) -> list[dict[str, Any]]:

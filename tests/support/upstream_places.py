@@ -23,9 +23,9 @@ Read = Callable[[str], str]
 """The text of a file of the package."""
 
 
-def places() -> list[dict[str, Any]]:
-    """The table: ``file``, ``name``, and what turntree relies on there, ``parameters`` and ``uses``."""
-    return list(tomllib.loads(TABLE.read_text())["place"])
+def places() -> dict[str, dict[str, list[str]]]:
+    """The table: by ``file:name`` what turntree relies on there, ``parameters`` or ``in_order``, and ``uses``."""
+    return tomllib.loads(TABLE.read_text())
 
 
 def reader(source: Path) -> Read:
@@ -39,10 +39,10 @@ def reader(source: Path) -> Read:
 def facts(read: Read) -> dict[str, dict[str, Any]]:
     """The facts of each place of the table; a place that is gone has none."""
     found: dict[str, dict[str, Any]] = {}
-    for place in places():
-        key = f"{place['file']}:{place['name']}"
+    for key, place in places().items():
+        file, _, name = key.partition(":")
         try:
-            node = _node(ast.parse(read(place["file"])), place["name"])
+            node = _node(ast.parse(read(file)), name)
         except (KeyError, FileNotFoundError):
             node = None
         if node is not None:
@@ -57,16 +57,18 @@ def facts(read: Read) -> dict[str, dict[str, Any]]:
 def missing(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """What turntree relies on and the facts lack, a line each."""
     lines = []
-    for place in places():
-        key = f"{place['file']}:{place['name']}"
+    for key, place in places().items():
         have = found.get(key)
         if have is None:
             lines.append(f"{key} is gone")
             continue
-        for what in ("parameters", "uses"):
-            lines += [f"{key} has no {name!r} in its {what}" for name in place.get(what, ()) if name not in have[what]]
-        wanted = place.get("parameters", [])
-        if have["parameters"][: len(wanted)] != wanted and place.get("in_order"):
+        wanted = place.get("in_order", [])
+        for what, names in {
+            "parameters": [*wanted, *place.get("parameters", ())],
+            "uses": place.get("uses", ()),
+        }.items():
+            lines += [f"{key} has no {name!r} in its {what}" for name in names if name not in have[what]]
+        if have["parameters"][: len(wanted)] != wanted:
             lines.append(f"{key} takes {have['parameters']}, not {wanted} first")
     return lines
 
@@ -112,4 +114,5 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts(reader(Path(sys.argv[1]))), indent=1))
+    rows = facts(reader(Path(sys.argv[1]))).items()
+    print("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(fact)}" for name, fact in rows) + "\n}")

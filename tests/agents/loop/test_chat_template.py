@@ -9,13 +9,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from chat_tokenizers import chatml_tokenizer
 from field_templates import TEMPLATES, field_renderer, field_tokenizer, template_row
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import RenderError
-from turntree.agents.loop.chat_template import ChatTemplate
 from turntree.agents.loop.quoted import Marks
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
@@ -247,11 +245,3 @@ async def test_a_turn_ends_where_the_models_files_say(tmp_path: Path) -> None:
 
 async def test_without_the_file_a_turn_goes_on() -> None:
     assert await ended(None) == "Fine.and on and on"
-
-
-def test_a_tokenizer_without_a_template_is_told_what_to_do() -> None:
-    tokenizer = chatml_tokenizer()
-    ChatTemplate(tokenizer)  # control
-    tokenizer.chat_template = None
-    with pytest.raises(RenderError, match="no chat template, as that of a base model: take the model's instruct"):
-        ChatTemplate(tokenizer)

@@ -1,6 +1,5 @@
 """A corpus of the user's is read from what users have, indexed once, and found as in memory."""
 
-import functools
 import pickle
 import random
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from playing import play, write_rows
 
-from turntree.envs import DataError, make, require_conformance
+from turntree.envs import DataError, make
 from turntree.envs.lookup import documents
 from turntree.envs.lookup.corpus import Corpus, Document, best
 from turntree.envs.lookup.documents import read_corpus
@@ -174,9 +173,3 @@ def test_any_of_several_answers_is_right_and_no_other(tmp_path: Path) -> None:
         data = write_rows(tmp_path / "bad.jsonl", [{"question": "When?", "golden_answers": wrong}])
         with pytest.raises(DataError, match="the field 'golden_answers' must be a text or some"):
             make("turntree/Search-v0", corpus=corpus, data=data)
-
-
-def test_an_environment_over_a_corpus_keeps_the_rules(tmp_path: Path) -> None:
-    corpus = write_rows(tmp_path / "corpus.jsonl", [{"text": "It opened in 1883."}] * 1)
-    data = write_rows(tmp_path / "data.jsonl", [{"question": "When?", "answer": "1883"}] * 3)
-    require_conformance(functools.partial(make, "turntree/Search-v0", corpus=corpus, data=data))

@@ -25,11 +25,6 @@ BODY = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "x"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 
 
-@pytest.fixture
-def engine(chatml: Any) -> SpokenEngine:
-    return SpokenEngine(chatml)
-
-
 def ended(client: socket.socket) -> bytes:
     """What the server sent until it closed the connection."""
     client.settimeout(patience(20))

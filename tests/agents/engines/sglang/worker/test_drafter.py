@@ -15,7 +15,7 @@ from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.state_wire import KEY, to_wire
-from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -85,14 +85,6 @@ def test_a_turn_that_was_said_before_takes_fewer_passes():
     drafts = drafter()
     assert run(drafts, Request("a")) > 2 * run(drafts, Request("b"))
     assert drafts.forest.finished([STATE]) == [2]
-
-
-def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path):
-    past = SpecForest()
-    past.insert(STATE, SPEECH)
-    past.save(tmp_path / "past.npz")
-    begun = TreeDrafter(EVERYTHING, SpecForest(ForestConfig(past=str(tmp_path / "past.npz"))), 8)
-    assert run(drafter(), Request("a")) > 2 * run(begun, Request("a"))
 
 
 def test_an_unfinished_sibling_drafts_already():
