@@ -29,6 +29,18 @@ _WORDED = tuple(
         (r"sum of AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)+(%s)"),
         (r"difference (?:of|between) AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)-(%s)"),
         (r"quotient of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\frac{%s}{%s}"),
+        (r"(?:greatest|highest) common (?:divisor|factor) of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\gcd(%s,%s)"),
+        (r"(?:least|lowest) common (?:multiple|denominator) of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\lcm(%s,%s)"),
+        (r"remainder when AMOUNT(?:\$|\\\))?\s*is divided by AMOUNT", r"%s \bmod %s"),
+        (r"AMOUNT(?:\$|\\\))?\s*divided by AMOUNT", r"\frac{%s}{%s}"),
+        (r"AMOUNT(?:\$|\\\))?\s*(?:times|multiplied by) AMOUNT", r"(%s)\cdot(%s)"),
+        (r"AMOUNT(?:\$|\\\))?\s*plus AMOUNT", "(%s)+(%s)"),
+        (r"AMOUNT(?:\$|\\\))?\s*minus AMOUNT", "(%s)-(%s)"),
+        (r"square root of AMOUNT", r"\sqrt{%s}"),
+        (r"cube root of AMOUNT", r"\sqrt[3]{%s}"),
+        (r"(?<!\w)square of AMOUNT", "(%s)^2"),
+        (r"(?<!\w)cube of AMOUNT", "(%s)^3"),
+        (r"factorial of AMOUNT", "(%s)!"),
     )
 )
 """Operations in words, with the formulas that they are."""

@@ -72,6 +72,7 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
             r"in exponential (?:form|notation)|(?:as|with|using) (?:a )?(?:single )?(?:power|exponents?)\b",
             shapes.is_power,
         ),
+        ("improper", r"\b(?:as|to|into) an? improper fraction", shapes.is_improper),
         ("fraction", rf"\b(?:as|to|into|in the form of) an? (?:(?:{_KINDS}) )*fraction", shapes.is_fraction),
         (
             "integers",

@@ -140,6 +140,11 @@ def is_fraction(node: Node) -> bool:
     return not isinstance(node, Quantity) and not any(isinstance(one, Num) and one.decimals > 0 for one in walk(node))
 
 
+def is_improper(node: Node) -> bool:
+    """A fraction, not a whole number and a fraction."""
+    return is_fraction(node) and not isinstance(flattened(without_unit(node)), Add)
+
+
 def is_decimal(node: Node) -> bool:
     """A number written in digits, with a sign and a unit if need be."""
     percent = isinstance(node, Quantity) and node.unit == "%"

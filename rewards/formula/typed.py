@@ -43,6 +43,7 @@ from turntree.rewards.formula.units import check_words, opposed, read_unit, sing
 from turntree.rewards.formula.values.constants import renamed
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
+from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.reading import flags
 
 _ARTICLES = frozenset(str.split("the a an is are it in of to"))
@@ -401,6 +402,8 @@ def _without_undone(relation: Rel) -> Node:
     last = relation.terms[-1]
     if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
         return relation
+    if any(side is not None and is_undone(side) and contradicts(side, last) for side in relation.terms[:-1]):
+        raise Suspect(flags.FALSE_CHAIN)
     return Rel((*kept, last), ("=",) * len(kept)) if kept else last
 
 

@@ -93,6 +93,8 @@ def _known_units() -> dict[str, Unit]:
 
 _UNITS = _known_units()
 _HYPHEN = re.compile(r"(?<!\^)-")
+_COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
+"""``5 more pages`` is a number of pages, ``5 more than`` that is not."""
 _WRITTEN_OUT = {
     "mph": "mi / h", "kmh": "km / h", "kph": "km / h", "mps": "m / s", "fps": "ft / s", "sqft": "ft ^2", "sqm": "m ^2",
     "cc": "cm ^3", "rpm": "revolution / min", "hz": "Hz",
@@ -216,7 +218,7 @@ def check_words(text: str) -> None:
     Raises:
         Suspect: There is one.
     """
-    for word in re.findall(r"[A-Za-z']+", text.lower()):
+    for word in re.findall(r"[A-Za-z']+", _COMPARED.sub("", text.lower())):
         if word in flags.NEGATIVE_WORDS:
             raise Suspect(flags.NEGATION)
         if word in flags.HEDGING_WORDS:

@@ -20,7 +20,12 @@ _CUT = re.compile(
 )
 _RELATION = re.compile(r"[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-zA-Z])")
 _END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
+_CLOSED = re.compile(r"[\s.]*(?:\$|\\[)\]]|$)")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s*$")
+_FACTOR = re.compile(
+    r"(?:^|[$=({[]\s*)(\d*(?:[A-Za-z]|\\(?:pi|theta|alpha|beta|gamma|lambda|mu|phi|omega|rho|sigma|tau|epsilon|delta)))$"
+)
+"""A letter directly before a box, which nothing but a number and a relation precedes."""
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN, _FAR = 100, 400
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
@@ -48,6 +53,9 @@ def whole(text: str, start: int, end: int, content: str) -> str | None:
         [None, '-(7)', '2+(7)']
     """
     before = text[max(0, start - _SEEN) : start]
+    if before[-1:].isalpha() and (letter := _FACTOR.search(before)) is not None:
+        alone = _CLOSED.match(text, end) and _in_formula(text[max(0, start - _FAR) : start])
+        return f"{letter[1]}\\cdot({content})" if alone else None
     if before.rstrip()[-1:] not in _ENDS or _OPERATED.search(before) is None or _BULLET.search(before):
         return None
     if (before[-1].isspace() or before[-1].isalnum()) and not _in_formula(text[max(0, start - _FAR) : start]):

@@ -36,6 +36,10 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
+REDEFINED = re.compile(
+    r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
+)
+"""A box that prints something else."""
 _MAY_BELONG = BESIDE | {" "}
 _LOOK_BACK = 64
 _GAP = 60
@@ -71,7 +75,7 @@ def lone_number(text: str) -> str | None:
         return None
     before = text[max(0, start - 60) : start].lower()
     if text.count("\\") > 1:  # other commands than the box: parts of the text may not be shown
-        if "\\if" in text or "\\begin" in text or "def\\" in text or "command" in text:
+        if "\\if" in text or "\\begin" in text or "def\\" in text or "command" in text or "let\\" in text:
             return None
         if "\\" in before and "\\" in before.replace("\\[", "").replace("\\(", ""):
             return None
@@ -80,7 +84,7 @@ def lone_number(text: str) -> str | None:
     denied = "no" in before and ("not" in before or "nor" in before)
     if denied or "n't" in before or "never" in before or "\u2260" in before:
         return None
-    if before[-1:] in _MAY_BELONG and (before[-1] != " " or before.rstrip()[-1:] in SIGNS):
+    if (before[-1:] in _MAY_BELONG and (before[-1] != " " or before.rstrip()[-1:] in SIGNS)) or before[-1:].isalpha():
         return None
     behind = text[end + 1 :]
     if behind != "." and behind.strip(" .$)]\\\n*"):

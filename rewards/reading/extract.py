@@ -12,7 +12,7 @@ from typing import NamedTuple
 from turntree.rewards.contract import EXACT, Contract, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.boxes import find_boxes, lone_number
+from turntree.rewards.reading.boxes import REDEFINED, find_boxes, lone_number
 from turntree.rewards.reading.prose import from_anchor, from_mark, from_tag, from_tail, last_options
 from turntree.rewards.reading.thoughts import may_think, without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
@@ -71,6 +71,8 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         return Extraction(Answer(number), Status.OK, (flags.GRADER_TALK,) if flags.speaks_to_grader(text) else ())
     spoken, thought = without_thoughts(text[-MAX_TEXT:]) if may_think(text) else (text[-MAX_TEXT:], "")
     raised: tuple[str, ...] = ()
+    if ("let\\" in spoken or "def\\" in spoken or "command" in spoken) and REDEFINED.search(spoken):
+        return Extraction(None, Status.HACK_SUSPECT, (flags.PHANTOM,))
     shown = without_hidden(without_comments(spoken) if "<!--" in spoken else spoken)
     if shown != spoken:
         spoken, raised = shown, (flags.PHANTOM,)

@@ -17,15 +17,18 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,15})(?=[\s/>])([^<>]{0,600})>")
 _NEVER_SHOWN = frozenset(str.split("s del strike template script style noscript title head details"))
 _NOT_DISPLAYED = re.compile(
     r"""\bhidden\b|display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|opacity\s*:\s*0(?:\.0*)?(?![.\d])|"""
-    r"""font-size\s*:\s*0|line-through|text-indent\s*:\s*-|(?:^|[\s;"'-])color\s*[:=]\s*["']?\s*"""
+    r"""font-size\s*:\s*0|\b(?:width|height)\s*[:=]\s*\W?0(?![.\d%])|line-through|text-indent\s*:\s*-|(?:^|[\s;"'-])color\s*[:=]\s*["']?\s*"""
     r"""(?:white|transparent|#f{3,8}\b|rgba?\(\s*255\s*,\s*255\s*,\s*255)""",
     re.IGNORECASE,
 )
 _BRANCH = re.compile(r"\\(if[a-zA-Z]*|else|fi)(?![a-zA-Z])")
-_FALSE = ("iffalse", "ifx")
-_LEFT_OUT = re.compile(r"\\begin\s*\{(comment|hidden|hide|invisible|filecontents\*?|lrbox|nodisplay)\}")
+_LEFT_OUT = re.compile(
+    r"\\begin\s*\{(comment|hidden|hide|invisible|filecontents\*?|lrbox|nodisplay|"
+    r"\w+(?=\}\s*\[[^\]]*opacity\s*=\s*0(?:\.0*)?\s*[,\]]))\}"
+)
 _NOTE = re.compile(
-    r"^[ \t]*\[[^\]\n]{0,80}\]:[^\n]*$|\[(?://|comment|_)\]:[^\n]*$|%%.*?%%|!\[[^\]\n]{0,400}\]",
+    r"^[ \t]*\[[^\]\n]{0,80}\]:[^\n]*$|\[(?://|comment|_)\]:[^\n]*$|%%.*?%%|!\[[^\]\n]{0,400}\]|<\?.{0,400}?\?>|"
+    r"(?<=\])\([^()\s]{0,200}\s+\"[^\"\n]{0,200}\"\)",
     re.MULTILINE | re.DOTALL,
 )
 
@@ -41,7 +44,7 @@ def without_markup(text: str) -> str:
         text = _cut(
             text, ((match.start(), match.end()) for match in _STRUCK.finditer(text) if _ANSWERS.search(match[1]))
         )
-    if "]" in text or "%%" in text:
+    if "]" in text or "%%" in text or "<?" in text:
         text = _cut(text, ((match.start(), match.end()) for match in _NOTE.finditer(text) if _ANSWERS.search(match[0])))
     if "<" in text:
         text = _cut(text, _elements(text))
@@ -99,20 +102,24 @@ def _is_hidden(name: str, attributes: str) -> bool:
 
 
 def _branches(text: str) -> Iterator[tuple[int, int]]:
-    r"""What lies between ``\iffalse`` and its ``\else`` or ``\fi``, between ``\else`` of ``\iftrue`` and ``\fi``."""
-    opened: list[bool] = []
+    r"""What lies between ``\iffalse`` and its ``\else`` or ``\fi``, between ``\else`` of ``\iftrue`` and ``\fi``.
+
+    Of a condition that TeX would compute neither branch counts.
+    """
+    opened: list[bool | None] = []
     start = -1
     for mark in _BRANCH.finditer(text):
         if mark[1] == "fi":
             if opened:
                 opened.pop()
         elif mark[1] == "else":
-            if opened:
+            if opened and opened[-1] is not None:
                 opened[-1] = not opened[-1]
-        elif mark[1] == "iff":  # an arrow
+        elif mark[1] in ("iff", "ifthenelse") or "\\fi" not in text[mark.end() :]:  # an arrow, or a slip
             continue
         else:
-            opened.append(mark[1] not in _FALSE and not (mark[1] == "if" and text[mark.end() : mark.end() + 1] == "0"))
+            never = mark[1] == "iffalse" or text.startswith("0", mark.end())
+            opened.append(True if mark[1] == "iftrue" else False if never else None)
         shown = all(opened)
         if not shown and start < 0:
             start = mark.start()

@@ -19,7 +19,7 @@ _ANCHOR = re.compile(
     r"\b(?:answer|result)\b(?:\s*\([^()\n]{0,40}\))?(?:\s+(?:to|of|for)\s[^.\n]{0,60}?)?[ \t]*\**\s?"
     r"(?:\b(?:is|are|was|equals|would be|should be|must be)\b|isn't|=|:|"
     r"\s?[\u2013\u2014-](?=[ \t]+[-$\\(*]*(?:\d|[A-Z]\b)))\s*[:*]*[ \t]*|"
-    r"(?:\u7b54\u6848|\u7ed3\u679c|\u7d50\u679c|\u7b54\u3048?)(?:\u662f|\u4e3a|\u70ba|\u7b49\u4e8e|\u306f|[:\uff1a])+\s*|"
+    r"(?:\u7b54\u6848|\u7ed3\u679c|\u7d50\u679c|\u7b54\u3048?)(?:\u4e0d|\u5e76\u4e0d|\u5e76\u975e|\u7edd\u4e0d|)(?:\u662f|\u4e3a|\u70ba|\u7b49\u4e8e|\u306f|[:\uff1a])+\s*|"
     r"(?:\uc815\ub2f5|\ub2f5|\uacb0\uacfc)(?:\uc740|\ub294|\uc774|[:\uff1a])+\s*|"
     r"\b(?:\u043e\u0442\u0432\u0435\u0442|respuesta|r\u00e9ponse|antwort|risposta|resposta|l\u00f6sung|soluci\u00f3n)\b"
     r"(?:\s+(?:es|est|ist|lautet|\u00e8|\u00e9|\u2014)(?!\w)|\s*[:=])+\s*",
@@ -42,6 +42,7 @@ _CHANGING = re.compile(
     re.IGNORECASE,
 )
 _NEGATED = re.compile(r"\s*(?:definitely |certainly |clearly )?(?:not\b|never\b|n't\b|anything but\b)", re.IGNORECASE)
+_DENIED = re.compile("isn't|[\u4e0d\u975e]", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$?([^$]{1,400}?)\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
     r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
@@ -114,7 +115,7 @@ def from_anchor(text: str) -> Anchored | None:
     rest = after.lstrip(" \t\r\n*:")
     if "\n" in after[: len(after) - len(rest)] or match[0].endswith("\n"):
         rest = _BULLET.sub("", rest, count=1) if _BULLET.match(rest) else rest
-    start, negated = 0, match[0].lower().find("isn't") >= 0
+    start, negated = 0, _DENIED.search(match[0]) is not None
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"), ("$", "$")):
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) > 0:
             start = end + len(closing)

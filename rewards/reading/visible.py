@@ -20,7 +20,10 @@ HIDING = re.compile(
     r"(?:(?:re)?new|provide)command\*?\s*(?:\{[^{}]{0,40}\}|\\[a-zA-Z]+)(?:\[[^\]]{0,9}\])*|"
     r"[gex]?def\s*\\[a-zA-Z]+[#\d]*|"
     r"(?:style|class|cssId|html(?:Class|Style)|scalebox)(?![a-zA-Z])\s*\{[^{}]*\}|resizebox\s*\{[^{}]*\}\s*\{[^{}]*\}|"
-    r"(?P<ink>color" + _WHITE + r"))\s*"
+    r"ifthenelse\s*\{(?:[^{}]|\{[^{}]*\})*\}|(?:node|path|draw|fill)\s*\[[^\]]*opacity\s*=\s*0(?:\.0*)?\s*(?:,[^\]]*)?\]|"
+    r"(?P<ink>(?:math)?color" + _WHITE + "|"
+    r"(?:transparent|opacity|pgfset(?:fill|stroke)?opacity)\s*\{\s*0(?:\.0*)?\s*\}|"
+    r"fontsize\s*\{\s*0(?:\.0*)?\s*(?:pt)?\s*\}\s*\{[^{}]*\}\s*\\selectfont))\s*"
 )
 """A command whose argument does not show, or not as it stands."""
 _COMMENT = re.compile(r"(?:^|(?<=[})\]$.]))[ \t]*%", re.MULTILINE)

@@ -59,6 +59,11 @@ _FOREIGN = {
 _THOUSANDS_IN_CHINESE = {"千": r"\cdot1000 ", "万": r"\cdot10000 ", "亿": r"\cdot100000000 "}
 """Behind digits: ``5万``."""
 _FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
+_ENCLOSED = (
+    "CIRCLED DIGIT ", "CIRCLED NUMBER ", "PARENTHESIZED DIGIT ", "PARENTHESIZED NUMBER ", "DINGBAT ",
+    "NEGATIVE CIRCLED ", "DOUBLE CIRCLED ",
+)  # fmt: skip
+"""Numbers of one character, as lists have them."""
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _DOT_ABOVE = re.compile("([0-9])\u0307")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\,|\\ |~|\\;|\\:|\\!)(?=\d{3}(?!\d))")
@@ -126,9 +131,11 @@ def _sign(character: str) -> str:
     if name.startswith("VULGAR FRACTION ") and "NUMERATOR" not in name:
         value = Fraction(str(unicodedata.numeric(character))).limit_denominator(10)
         return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    if name.startswith(_ENCLOSED):
+        return f" {unicodedata.numeric(character, character)} ".replace(".0 ", " ")
     if unicodedata.category(character) == "Zs":
         return " "
-    if name.startswith(("MATHEMATICAL ", "FULLWIDTH ")):
+    if name.startswith(("MATHEMATICAL ", "FULLWIDTH ", "ROMAN NUMERAL ")):
         plain = unicodedata.normalize("NFKC", character)
         return plain if plain.isascii() or len(plain) > 1 or plain == character else _sign(plain)
     return character

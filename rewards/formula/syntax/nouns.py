@@ -8,7 +8,7 @@ from __future__ import annotations
 ABBREVIATIONS = frozenset(
     str.split(
         "lb lbs oz mi gal gals yd yds hr hrs pt pts qt qts ft in cm mm km kg ml cl dl mL cL dL sec secs min mins mph "
-        "usd USD eur EUR gbp GBP rs Rs pcs pc hp rpm kWh kW Hz kHz MHz Pa kPa kJ eV deg rad am pm dB"
+        "usd USD eur EUR gbp GBP rs Rs pcs pc hp rpm kWh kW Hz kHz MHz Pa kPa kJ eV deg rad am pm dB sq cu"
     )
 )
 """Units of two or three letters."""

@@ -28,6 +28,7 @@ from turntree.rewards.formula.syntax.nodes import (
     SetOp,
     Words,
 )
+from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.plain import HALF_OF_DAY
 from turntree.rewards.formula.syntax.problems import Malformed
 from turntree.rewards.formula.syntax.terms import MINUS_ONE, MODULO, negated
@@ -47,7 +48,14 @@ _RELATIONS = {
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
 _MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
-_ARTICLE = re.compile(r"the (?=(?:positive |principal |square |cube )*root\b)")
+_ARTICLE = re.compile(
+    r"the (?=(?:positive |principal |square |cube )*root\b|"
+    r"(?:square|cube|reciprocal|negative|opposite|(?:additive |multiplicative )?inverse) of\b)"
+)
+_AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
+_PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
+_LONGEST_UNIT = 2
+"""Words behind a number in words."""
 _CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
@@ -69,8 +77,10 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     text = HALF_OF_DAY.sub(r"\1m", text)
     if text.startswith("the "):
         text = _ARTICLE.sub("", text)
-    if (words := _WORDS.fullmatch(text)) and (number := numeral(words[1])) is not None:
-        return Num(number)
+    if " and " in text:
+        text = _AND_PART.sub(lambda match: f"{match[1]} 1/{_PARTS[match[2]]}", text)
+    if (words := _WORDS.fullmatch(text)) and (value := _worded_numeral(words[1])) is not None:
+        return value
     if (numeral_in_base := read_based(text)) is not None:
         return numeral_in_base
     parser = Parser(tokenize(text, thousands=thousands, letters=letters))
@@ -80,6 +90,16 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     if parser.place < len(parser.tokens):
         raise Malformed(f"unexpected {parser.next.text!r}")
     return node
+
+
+def _worded_numeral(text: str) -> Node | None:
+    """A number in words, with a noun or a unit behind it: ``five thousand dollars``."""
+    words = text.split()
+    for end in range(len(words), max(len(words) - _LONGEST_UNIT, 1) - 1, -1):
+        if (number := numeral(" ".join(words[:end]))) is not None:
+            after = words[end:]
+            return worded([], Num(number), after) if all(map(can_be_noun, after)) else None
+    return None
 
 
 class Parser(Commands):
@@ -118,7 +138,8 @@ class Parser(Commands):
     def relation(self) -> Node:
         """A chain of relations, a proportion, or an expression without one."""
         first = None if self._relation_sign() else self.set()
-        proportion = (self.at(":") and self.place + 1 < len(self.tokens) and not self.in_braces) or self._at_word("to")
+        proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
+        proportion = proportion or self._at_word("to")
         if proportion and first is not None:
             first = self._ratio(first)
         terms: list[Node | None] = [first]
@@ -171,6 +192,9 @@ class Parser(Commands):
             return "not"
         if token.text == "!" and self.ahead().text == "=":
             return "!="
+        if token.text == ":" and self.ahead().text == "=" and not self.ahead().spaced:
+            self.take()
+            return "="
         if token.text == "~" and token.kind == "op":
             return "~"
         return _RELATIONS.get(token.text)

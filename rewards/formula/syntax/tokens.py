@@ -198,7 +198,8 @@ def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, th
         value = Fraction(scientific[1]) * Fraction(10) ** exponent
         tokens.append(Token("num", scientific[0], spaced, value, max(decimals - exponent, 0)))
         return scientific.end()
-    patterns = (_THOUSANDS, _GROUPED, _NUMBER) if thousands else (_NUMBER,)
+    indexed = bool(tokens) and tokens[-1].text in ("_", "^")
+    patterns = (_THOUSANDS, _GROUPED, _NUMBER) if thousands and not indexed else (_NUMBER,)
     match = next(filter(None, (pattern.match(text, position) for pattern in patterns)), None)
     assert match is not None
     _check_digits(match[0])

@@ -1,0 +1,141 @@
+r"""Operations left undone, estimated: integrals, derivatives, limits, infinite sums, determinants.
+
+Invariant: an estimate only ever contradicts a value, by far more than its own error; where none can be made, nothing
+is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from mpmath import mp
+
+from turntree.rewards.formula.syntax.nodes import Add, Big, Call, Const, Matrix, Mul, Node, Num, Rel, Sym, Undone
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.walk import free_variables
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.functions import Value, real
+from turntree.rewards.limits import LimitExceeded
+
+_DIGITS = 30
+_CLEAR = mp.mpf("1e-4")
+"""Relative difference above which an estimate contradicts a value."""
+_SETTLED = mp.mpf("1e-7")
+"""Relative difference of two estimates below which their limit is known."""
+_FAR = (10**7, 10**9)
+_TERMS = (200, 400)
+_EDGES = (40, 60)
+_ONE = Num(Fraction(1))
+
+
+def contradicts(undone: Node, value: Node) -> bool:
+    r"""Whether a side that leaves something undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3.
+
+    Args:
+        undone: A side of a chain of equations.
+        value: Another one, which leaves nothing undone.
+    """
+    names = sorted(free_variables(undone) | free_variables(value))
+    point: dict[str, Value] = {name: Fraction(17 + 3 * place, 13) for place, name in enumerate(names)}
+    with mp.workdps(_DIGITS):
+        try:
+            match undone:
+                case Undone("int", (body,)):
+                    integrand, name = _integrand(body)
+                    ours = mp.diff(_function(value, name, point), real(point.get(name, Fraction(1))))
+                    estimate = _Estimation(point).value(integrand)
+                case _:
+                    ours, estimate = Evaluation(point).value(value), _Estimation(point).value(undone)
+            one, other = real(ours), real(estimate)
+            return bool(abs(one - other) > _CLEAR * (abs(one) + abs(other)) + mp.mpf("1e-9"))
+        except (CannotEvaluate, Undefined, LimitExceeded, ArithmeticError, ValueError, TypeError, mp.NoConvergence):
+            return False
+
+
+class _Estimation(Evaluation):
+    """Evaluates trees, and estimates what they leave undone."""
+
+    def value(self, node: Node) -> Value:
+        match node:
+            case Undone("int", (low, high, body)):
+                return self._integral(low, high, body)
+            case Undone("diff", (by, body)):
+                name = _differential(by)
+                return mp.diff(_function(body, name, self.point), real(self.point[name]))
+            case Undone("lim", (Rel((Sym(name), target), ("to",)), body)) if target is not None:
+                return self._limit(_function(body, name, self.point), target)
+            case Undone("det", (Matrix(rows),)):
+                return mp.det(mp.matrix([[real(self.value(entry)) for entry in row] for row in rows]))
+            case Big(kind, index, low, Const("inf"), body):
+                parts = [Big(kind, index, low, Num(Fraction(last)), body) for last in _TERMS]
+                return _settled(*map(super().value, parts))
+        return super().value(node)
+
+    def _integral(self, low: Node, high: Node, body: Node) -> Value:
+        integrand, name = _integrand(body)
+        function = _function(integrand, name, self.point)
+        ends = [real(self.value(end)) for end in (low, high)]
+        try:
+            return _quadrature(function, ends)
+        except LimitExceeded:  # of an exponential, far away
+            cut = [[end if mp.isfinite(end) else mp.sign(end) * far for end in ends] for far in _EDGES]
+            return _settled(*(_quadrature(function, part) for part in cut))
+
+    def _limit(self, function: Callable[[Value], Value], target: Node) -> Value:
+        at = real(self.value(target))
+        near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
+        return _settled(*(function(place) for place in near))
+
+
+def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
+    with mp.workdps(15):
+        estimate, error = mp.quad(function, ends, error=True, maxdegree=5)
+    if error > _SETTLED * (1 + abs(estimate)):
+        raise CannotEvaluate("an integral that is not known well")
+    return estimate
+
+
+def _settled(one: Value, other: Value) -> Value:
+    """The second of two estimates of a limit, if the first is about the same."""
+    if abs(real(one) - real(other)) > _SETTLED * (1 + abs(real(other))):
+        raise CannotEvaluate("a limit that is not known well")
+    return other
+
+
+def _function(body: Node, name: str, point: dict[str, Value]) -> Callable[[Value], Value]:
+    return lambda place: real(Evaluation({**point, name: place}).value(body))
+
+
+def _integrand(body: Node) -> tuple[Node, str]:
+    """What is integrated, and over which variable."""
+    found: list[str] = []
+    integrand = _without_differential(body, found)
+    if len(found) != 1:
+        raise CannotEvaluate("an integral without a variable")
+    return integrand, found[0]
+
+
+def _without_differential(node: Node, found: list[str]) -> Node:
+    match node:
+        case Add((*terms, last)):
+            return Add((*terms, _without_differential(last, found)))
+        case Call(name, (argument,)):
+            return Call(name, (_without_differential(argument, found),))
+        case Mul(factors):
+            kept: list[Node] = []
+            for factor in factors:
+                if kept and kept[-1] == Sym("d") and isinstance(factor, Sym):
+                    kept.pop()
+                    found.append(factor.name)
+                else:
+                    kept.append(_without_differential(factor, found) if isinstance(factor, Mul) else factor)
+            return Mul(tuple(kept)) if kept else _ONE
+    return node
+
+
+def _differential(by: Node) -> str:
+    match by:
+        case Mul((Sym("d"), Sym(name))):
+            return name
+    raise CannotEvaluate("a derivative of a higher order")
