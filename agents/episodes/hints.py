@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import inf, isfinite
+from operator import or_
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -48,6 +49,23 @@ def misfit(value: Any, hint: Any) -> str:
         named = ((field.name, misfit(getattr(value, field.name), hints[field.name])) for field in fields(hint))
         return next((f".{name}{_joined(problem)}" for name, problem in named if problem), "")
     return "" if _fits(value, hint) else f"expected {_WORDS.get(hint, f'a {hint.__name__}')}, got {value!r:.60}"
+
+
+_SIMPLE: dict[str, Any] = {
+    **{"str": str, "int": int, "float": float, "bool": bool, "None": NoneType, "Path": str},
+    **{"Mapping": Mapping[str, Any], "Sequence": list | tuple},
+}
+
+
+def misfit_by_name(value: Any, hint: str) -> str:
+    """What is wrong with a value by the text of a type hint; empty if it fits, or the type is no simple one.
+
+    >>> misfit_by_name("x", "int | None"), misfit_by_name("ab", "Sequence[str]"), misfit_by_name("x", "Limits")
+    ("expected a whole number, got 'x'", "expected a list, got 'ab'", '')
+    """
+    names = [name.partition("[")[0].rpartition(".")[2] for name in hint.split(" | ")]
+    kinds = [_SIMPLE.get(name) for name in names]
+    return "" if None in kinds else misfit(value, reduce(or_, kinds))
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turntree.agents.errors import UsageError
-from turntree.agents.loop.customer_settings import with_customer
+from turntree.agents.loop.env_settings import check_settings, made_settings
 from turntree.envs import Env, make
 from turntree.envs.data.json_files import parse_json
 
@@ -41,29 +41,30 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
 
     Args:
         env_id: As in ``turntree.envs.make``.
-        arguments: Keyword arguments of the environment; a ``customer`` that is a mapping is a language model's part.
+        arguments: Plain values by name; ``limits`` and a ``customer``, a language model's part, are mappings.
 
     Raises:
-        UsageError: If that mapping has an unknown key or a value out of range.
+        UsageError: If its module is not found, or it does not take the arguments.
     """
     try:
-        return functools.partial(make, env_id, **with_customer(arguments))
+        check_settings(env_id, arguments)
+        return functools.partial(make, env_id, **made_settings(arguments))
+    except ModuleNotFoundError as error:
+        if error.name != env_id.partition(":")[0]:
+            raise
+        raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
     except ValueError as error:
-        raise UsageError(f"--env-arg customer: {error}") from error
+        raise UsageError(f"{env_id}: {error}") from error
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
     """Create the environment.
 
     Raises:
-        UsageError: If it does not take the arguments, or its module is not found.
+        UsageError: If it does not take the arguments.
     """
     try:
         return make_env()
-    except ModuleNotFoundError as error:
-        if error.name != env_id.partition(":")[0]:
-            raise
-        raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
     except TypeError as error:
         # Gymnasium appends the origin of the error, with all arguments once more.
         reason = str(error).partition(" was raised from")[0]

@@ -39,6 +39,7 @@ from turntree.agents.verl.config.vllm_config import fit_vllm
 from turntree.agents.verl.names import REPLICA_SIZES, ROLLOUT_NAME
 from turntree.agents.yaml_files import read_yaml
 
+_NO_MODEL = "no model is named; give its folder or Hugging Face id: --model DIR, or actor_rollout_ref.model.path=DIR"
 _OPEN = ("engine_kwargs", "custom", "override_config", "ray_init", "override_optimizer_config")
 """Sections of verl that it passes on without checking their keys."""
 HIDDEN = {
@@ -111,7 +112,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     given = plain(ours)
     _check_keys(given, known, path="")
     if OmegaConf.select(ours, "actor_rollout_ref.model") and OmegaConf.is_missing(ours.actor_rollout_ref.model, "path"):
-        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+        raise ConfigError(_NO_MODEL)
     whole = OmegaConf.unsafe_merge(pickle.loads(pickled), ours)  # OmegaConf's own copy takes eight times as long
     assert isinstance(whole, DictConfig)
     check_counts(whole)
@@ -229,10 +230,10 @@ def _fit_filter(config: DictConfig) -> None:
 def _check_sections(config: DictConfig) -> None:
     """Raise before the start those errors that only the running processes would find."""
     if OmegaConf.is_missing(config.actor_rollout_ref.model, "path") or not config.actor_rollout_ref.model.path:
-        raise ConfigError("no model is named; give its folder or Hugging Face id: actor_rollout_ref.model.path=DIR")
+        raise ConfigError(_NO_MODEL)
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
-        raise ConfigError(f"actor_rollout_ref.model.path={model}: there is no config.json in that folder")
+        raise ConfigError(f"the model {model}: there is no config.json in that folder")
     rollout = config.actor_rollout_ref.rollout
     EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
     RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))

@@ -5,22 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
-from functools import reduce
-from operator import or_
-from types import NoneType
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from turntree.agents.episodes.hints import misfit
+from turntree.agents.episodes.hints import misfit_by_name
 from turntree.agents.errors import AgentError
 from turntree.envs.nearest import nearest_hint
 
 T = TypeVar("T")
-_SIMPLE: dict[str, Any] = {
-    **{"str": str, "int": int, "float": float, "bool": bool, "None": NoneType},
-    "Mapping": Mapping[str, Any],
-}
 
 
 class ConfigError(AgentError, ValueError):
@@ -59,18 +52,12 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     if missing := [f.name for f in fields(kind) if f.name not in given and f.default is MISSING is f.default_factory]:  # type: ignore[arg-type]
         raise ConfigError(f"{where} needs {missing[0]}: give {where}.{missing[0]}")
     for key, value in given.items():
-        if problem := _misfit(value, known[key]):
+        if problem := misfit_by_name(value, known[key]):
             raise ConfigError(f"{where}.{key}: {problem}")
     try:
         return kind(**given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
-
-
-def _misfit(value: Any, hint: str) -> str:
-    """What is wrong with a value by the text of its field's type; empty if it fits, or the type is no simple one."""
-    kinds = [_SIMPLE.get(name.partition("[")[0]) for name in hint.split(" | ")]
-    return "" if None in kinds else misfit(value, reduce(or_, kinds))
 
 
 def plain(section: Any) -> Any:

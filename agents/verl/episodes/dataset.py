@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import MissingExtra
-from turntree.agents.loop.customer_settings import with_customer
-from turntree.agents.verl.config.sections import ConfigError, from_mapping
+from turntree.agents.loop.env_settings import made_settings
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.envs import Env, Limits, make
 from turntree.envs.errors import DataError
 from turntree.envs.sandbox.settings import VARIABLE
@@ -38,11 +38,9 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
         UnknownEnvironment: If there is no such environment.
     """
     try:
-        kwargs = with_customer(settings)
+        kwargs = made_settings(settings)
     except ValueError as error:
-        raise ConfigError(f"customer of {env_id}: {error}") from error
-    if "limits" in kwargs:
-        kwargs["limits"] = from_mapping(Limits, kwargs["limits"], f"limits of {env_id}")
+        raise ConfigError(f"{env_id}: {error}") from error
     try:
         return make(env_id, **kwargs)
     except ModuleNotFoundError as error:

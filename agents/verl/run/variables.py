@@ -109,7 +109,7 @@ def hub_variables(model: str) -> dict[str, str]:
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
     raise ConfigError(
-        f"actor_rollout_ref.model.path={model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
+        f"the model {model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
         f"Face hub it is of no use here: {why}; give the folder of a model"
     )
 

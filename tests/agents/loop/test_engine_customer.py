@@ -18,8 +18,8 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.environments import env_maker
-from turntree.agents.loop.customer_settings import opened
 from turntree.agents.loop.engine_customer import LEAVE, EngineCustomer, as_heard
+from turntree.agents.loop.env_settings import opened
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.speakers import EngineSpeaker, Said
@@ -167,5 +167,5 @@ def test_a_customer_that_makes_no_sense_is_refused(described: dict[str, Any], co
         env_maker(SHOP, {"customer": described})
     with pytest.raises(ConfigError, match=complaint):
         make_env(SHOP, {"customer": described})
-    with pytest.raises(ConfigError, match=rf"env_kwargs\.customer: .*{complaint}"):
+    with pytest.raises(ConfigError, match=rf"env_kwargs \({SHOP}\): customer.*{complaint}"):
         check_env(SHOP, {"customer": described}, "turntree.env_kwargs")

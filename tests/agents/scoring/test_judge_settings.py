@@ -66,7 +66,7 @@ def test_a_judge_who_is_not_there_is_a_failure_and_no_zero() -> None:
     [
         ({"criteria": CRITERIA}, "engine=openai needs base_url"),
         ({"criteria": "", "base_url": "http://x/v1"}, "criteria need a text"),
-        ({"criteria": CRITERIA, "base_url": "http://x/v1", "vote": 3}, "takes the keys .*votes.*, got 'vote'"),
+        ({"criteria": CRITERIA, "base_url": "http://x/v1", "vote": 3}, "unknown key 'vote'; did you mean 'votes'"),
         ({"criteria": CRITERIA, "base_url": "http://x/v1", "votes": 0}, "votes must be at least 1, got 0"),
         ({"criteria": CRITERIA, "base_url": "http://x/v1", "weight": "a"}, "weight must be a number, got 'a'"),
     ],

@@ -48,5 +48,5 @@ def test_what_is_not_here_stays_as_it_is(here: Path) -> None:
 
 
 def test_a_folder_that_is_no_model_is_refused(here: Path) -> None:
-    with pytest.raises(ConfigError, match=r"model\.path=/.*/models: there is no config\.json in that folder"):
+    with pytest.raises(ConfigError, match=r"the model /.*/models: there is no config\.json in that folder"):
         compose("demo", ["actor_rollout_ref.model.path=models"])

@@ -117,7 +117,7 @@ def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(
     off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"model\.path=nobody/nothing: .* cannot be reached .* not in the cache"):
+    with pytest.raises(ConfigError, match=r"the model nobody/nothing: .* cannot be reached .* not in the cache"):
         launch.train("demo", ["actor_rollout_ref.model.path=nobody/nothing"])
     assert not list(tmp_path.iterdir())
 
@@ -136,7 +136,7 @@ def test_what_a_hub_that_answers_does_not_have_is_refused_too(monkeypatch: pytes
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=OSError("404\nRepository Not Found")))
     for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):
-        with pytest.raises(ConfigError, match=rf"path={name}: there is no such folder in .* no use here: {why}"):
+        with pytest.raises(ConfigError, match=rf"the model {name}: there is no such folder in .* no use here: {why}"):
             hub_variables(name)
 
 

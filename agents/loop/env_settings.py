@@ -1,0 +1,109 @@
+"""The arguments of an environment from plain values: checked by name and kind, ``limits`` and ``customer`` made of
+mappings.
+
+Nothing is created for a check: an environment may read a data set.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+
+from turntree.agents.episodes.hints import misfit_by_name
+from turntree.agents.loop.engine_customer import EngineCustomer
+from turntree.agents.loop.speaker_settings import SpeakerSettings, opened_speaker, read_settings
+from turntree.envs import Limits
+from turntree.envs.nearest import nearest_hint
+from turntree.envs.registry import find_creator
+
+
+def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
+    """Check names and kinds of an environment's arguments.
+
+    Args:
+        env_id: As in ``turntree.envs.make``.
+        settings: Plain values by name.
+
+    Raises:
+        ValueError: If a name is unknown, a value is not of the simple kind that the constructor states, or a limit or
+            the customer is wrong.
+        ModuleNotFoundError: If the environment's module is not found.
+        UnknownEnvironment: If there is no such environment.
+    """
+    kinds, any_name = _parameters(env_id)
+    for name, value in settings.items():
+        if name not in kinds and not any_name:
+            raise ValueError(f"unknown argument {name!r}; {nearest_hint(name, sorted(kinds), 'it takes')}")
+        if name not in ("limits", "customer") and (problem := misfit_by_name(value, kinds.get(name, ""))):
+            raise ValueError(f"{name}: {problem}")
+    _limits(settings)
+    _customer(settings)
+
+
+def made_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of an environment, with the limits and the customer that mappings describe.
+
+    Raises:
+        ValueError: If a key of these is unknown or a value wrong.
+    """
+    described = _customer(settings)
+    customer = {} if described is None else {"customer": opened(described)}
+    return {**settings, **_limits(settings), **customer}
+
+
+def _limits(settings: Mapping[str, Any]) -> dict[str, Limits]:
+    given = settings.get("limits")
+    if "limits" not in settings or isinstance(given, Limits):
+        return {}
+    if not isinstance(given, Mapping | None):
+        raise ValueError(f'limits: expected keys with values, such as {{"max_turns": 3}}, got {given!r:.60}')
+    return {"limits": read_settings(Limits, given or {}, "limits")}
+
+
+def _customer(settings: Mapping[str, Any]) -> SpeakerSettings | None:
+    """What ``customer`` describes; ``None`` if it is no mapping."""
+    described = settings.get("customer")
+    if isinstance(described, str | int | float | list):
+        raise ValueError(f'customer: expected keys with values, such as {{"base_url": "URL"}}, got {described!r:.60}')
+    return read_settings(SpeakerSettings, described, "customer") if isinstance(described, Mapping) else None
+
+
+def _parameters(env_id: str) -> tuple[dict[str, str], bool]:
+    """The arguments of a constructor and of the base classes that get its other keywords, with their annotations.
+
+    The second value says whether it takes any name.
+    """
+    creator: Any = find_creator(env_id)
+    if isinstance(creator, str):
+        creator = gymnasium.spec(creator).entry_point
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    kinds = [kind for kind in inspect.getmro(creator) if "__init__" in vars(kind)] if inspect.isclass(creator) else []
+    found: dict[str, str] = {}
+    for function in [vars(kind)["__init__"] for kind in kinds] or [creator]:
+        parameters = inspect.signature(function).parameters.values()
+        named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "self"]
+        found = {p.name: _text(p.annotation) for p in named} | found
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            return found, False
+    return found, True
+
+
+def _text(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+
+
+@functools.cache
+def opened(settings: SpeakerSettings) -> EngineCustomer:
+    """The customer, its engine started; one for each process and settings, closed with the process.
+
+    Raises:
+        ServerRefused: If its server does not answer.
+        MissingExtra: If the engine's packages are not installed.
+    """
+    speaker, thread = opened_speaker(settings)
+    return EngineCustomer(speaker, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds)
