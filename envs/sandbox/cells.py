@@ -110,6 +110,9 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
         ended = Ended("memory", "MemoryError", 1)
     except BaseException as problem:
         ended = Ended("error", _traceback(problem, name), 1)
+        if sys.excepthook is not sys.__excepthook__:
+            with contextlib.suppress(BaseException):
+                sys.excepthook(type(problem), problem, problem.__traceback__)
     unwritten = _flush()
     return (Ended("error", unwritten, 1) if unwritten and ended.status == "ok" else ended), flags
 
@@ -128,7 +131,8 @@ def _flush() -> str:
     errors = []
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if stream is not None:
+                stream.flush()
         except (OSError, ValueError, AttributeError) as problem:
             errors.append(f"{type(problem).__name__}: {problem}")
     return errors[0] if errors else ""

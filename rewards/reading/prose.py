@@ -58,7 +58,9 @@ _CORRECTED = re.compile(
 _RULED_OUT = re.compile(
     r"(?:,?\s*(?:as|because|since|for|while|and)\s+|[,;:(]\s*|\.\s+)(?:options?\s+|choices?\s+)?"
     r"\(?[A-Z]\)?(?:(?:\s*,?\s*(?:and|or|&)\s*|\s*,\s*)\(?[A-Z]\)?){0,8}\s+(?:is|are|was|were|can|must)\s+(?:all\s+|both\s+|clearly\s+)?"
-    r"(?:wrong|incorrect|false|not\s+(?:correct|right|true)|be\s+(?:ruled\s+out|eliminated|excluded)|ruled\s+out|eliminated|excluded)\b\)?"
+    r"(?:wrong|incorrect|false|not\s+(?:correct|right|true)|be\s+(?:ruled\s+out|eliminated|excluded)|ruled\s+out|eliminated|excluded)\b\)?|"
+    r"(?:\b[Nn](?:ot|ever|either)|n't|\b[Cc]annot)\s+(?:be\s+)?(?:options?\s+|choices?\s+)?\(?[A-Z]\)?(?![\w'])"
+    r"(?:\s+n?or\s+\(?[A-Z]\)?(?!\w))*"
 )
 """A clause that names options which are wrong."""
 _LOWER_OPTION = re.compile(r"\s*\(?([a-z])\)?\s*\.?\s*")

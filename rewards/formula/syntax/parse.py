@@ -52,6 +52,7 @@ _ARTICLE = re.compile(
     r"the (?=(?:positive |principal |square |cube )*root\b|"
     r"(?:square|cube|reciprocal|negative|opposite|(?:additive |multiplicative )?inverse) of\b)"
 )
+_FEET = re.compile(r"""\s*(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:"|'')\s*""")
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
 _LONGEST_UNIT = 2
@@ -75,6 +76,8 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         Malformed: The answer is not well-formed.
     """
     text = HALF_OF_DAY.sub(r"\1m", text)
+    if "'" in text and (feet := _FEET.fullmatch(text)) is not None:
+        text = f"{feet[1]} ft {feet[2]} in"
     if text.startswith("the "):
         text = _ARTICLE.sub("", text)
     if " and " in text:

@@ -126,11 +126,22 @@ def _name_unit(tokens: list[Token]) -> None:
     if len(tokens) > 1 and tokens[-1][:3] == ("word", "mg", False) and tokens[-2].kind != "word":
         tokens[-1:] = [Token("sym", "m"), Token("sym", "g")]  # as in a force
     if len(tokens) < 2 or tokens[-1].kind != "sym":
+        if len(tokens) > 3 and tokens[-1].kind == "word":
+            _name_larger_units(tokens)
         return
     before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
     measured = before[-1].kind == "num" or (before[-1].text == "}" and all(token.kind != "sym" for token in before))
     if measured and letter in ("mgLNJWVKtsh" if spaced else "NJWV" if before[-1].decimals > 0 else ""):
         tokens[-1] = Token("word", letter, spaced)
+
+
+def _name_larger_units(tokens: list[Token]) -> None:
+    """Read a letter between two numbers as a unit if the last one has a unit: ``1 h 30 min``."""
+    for place in range(1, len(tokens) - 2):
+        letter, after = tokens[place], tokens[place + 1]
+        beside = tokens[place - 1].kind == after.kind == "num" and letter.spaced and after.spaced
+        if beside and letter.kind == "sym" and letter.text in "hmsgL":
+            tokens[place] = letter._replace(kind="word")
 
 
 def _without_math_signs(text: str) -> str:
