@@ -54,7 +54,12 @@ def test_every_command_runs_or_has_its_reason_and_each_reason_a_command() -> Non
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with what the commands name."""
-    save_chat_llama(tmp_path / "DIR", chatml_tokenizer(), spread=20.0)
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template += (  # as Qwen3's reads it
+        "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
+        "<think>\n\n</think>\n\n{% endif %}"
+    )
+    save_chat_llama(tmp_path / "DIR", tokenizer, spread=20.0)
     for name in ("BEFORE", "AFTER", "MODEL", "models/qwen"):
         shutil.copytree(tmp_path / "DIR", tmp_path / name)
     for name, text in table(__file__, "files").items():

@@ -67,6 +67,10 @@ def test_the_blocks_of_the_bridges_run(tmp_path: Path, monkeypatch: pytest.Monke
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template, tokenizer.pad_token = qwen3_chat_template, tokenizer.eos_token
     save_chat_llama(tmp_path / "DIR", tokenizer)
+    server = tmp_path / "my-server"
+    server.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/support/mcp_stdio_server.py"\n')
+    server.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     words = "eval turntree/Arithmetic-v0 --model DIR -n 2 --max-tokens 8 --out arithmetic.jsonl"
     assert python("-m", "turntree.agents.cli", *words.split()).returncode == 0
     for code, _ in python_blocks(BRIDGES):
