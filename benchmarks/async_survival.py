@@ -51,32 +51,41 @@ def updated(model: Any, requests: list[TurnRequest], turns: list[Completion], ra
         (-advantage * law.gather(1, said[:, None]).sum() / tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+    optimizer.zero_grad()
 
 
-async def survival(model: Any, requests: list[TurnRequest], rate: float) -> dict[str, float]:
-    """What one update leaves of interrupted turns."""
+async def survivals(model: Any, requests: list[TurnRequest], rates: list[float]) -> list[dict[str, float]]:
+    """What one update leaves of interrupted turns, by its learning rate."""
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     config = LocalEngineConfig(max_batch=16, max_context=1024, dtype="float32", speculation=None)
-    rng = np.random.default_rng(0)
-    counts, whole = ResumeCounts(), 0
+    rows, half = [], len(requests) // 2
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with LocalEngine.from_pretrained(folder, config=config) as engine:
-            half = len(requests) // 2
             turns = await turns_of(engine, requests)
-            updated(model, requests[:half], turns[:half], rate)
-            engine.update_weights(model.state_dict().items())
-            for request, turn in zip(requests[half:], turns[half:], strict=True):
-                guess = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
-                before = counts.kept
-                await judge(engine, request, guess, counts)
-                whole += counts.kept - before == len(guess)
-    model.load_state_dict(weights)
-    other = half - whole
+            for rate in rates:
+                updated(model, requests[:half], turns[:half], rate)
+                engine.update_weights(model.state_dict().items())
+                rows.append({"rate": rate, **await survival(engine, requests[half:], turns[half:])})
+                print(rows[-1], flush=True)
+                model.load_state_dict(weights)
+    return rows
+
+
+async def survival(engine: LocalEngine, requests: list[TurnRequest], turns: list[Completion]) -> dict[str, float]:
+    """What the engine's policy keeps of turns of another one, each interrupted at a random token."""
+    rng, counts, whole = np.random.default_rng(0), ResumeCounts(), 0
+    for request, turn in zip(requests, turns, strict=True):
+        guess = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
+        before = counts.kept
+        # No more is sampled than the judgement itself draws.
+        asked = replace(request, sampling=replace(request.sampling, max_tokens=len(guess)))
+        await judge(engine, asked, guess, counts)
+        whole += counts.kept - before == len(guess)
+    other = len(turns) - whole
     return {  # the last: the chance that a token differs, of those up to the first that does
-        "rate": rate,
         "kept": counts.kept / counts.offered,
-        "whole": whole / half,
+        "whole": whole / len(turns),
         "tokens": counts.offered,
         "other_per_token": other / (counts.kept + other),
     }
@@ -106,10 +115,7 @@ def main() -> int:
         how = Sampling(max_tokens=args.max_tokens, stop_token_ids=tuple(renderer.stop_token_ids))
         prompt = renderer.initial(info["messages"], info["tools"])
         requests.append(TurnRequest(prompt, replace(how, seed=number)))
-    rows = []
-    for rate in args.rates:
-        rows.append(asyncio.run(survival(model, requests, rate)))
-        print(rows[-1], flush=True)
+    rows = asyncio.run(survivals(model, requests, args.rates))
     if args.json:
         name = "tiny" if args.model is None else args.model.name
         report = {"machine": hardware(), "command": command_line(), "model": name, "rows": rows}

@@ -24,10 +24,14 @@ class _Looking:
             return batch, metrics
         names = [*self.columns]
         data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
-        rows = [{name: data[name][row].tolist() for name in names} for row in range(len(batch.keys))]
+        rows = [{name: _plain(data[name][row]) for name in names} for row in range(len(batch.keys))]
         with open(os.environ["LOOKING"], "a") as file:
             file.write(json.dumps(rows) + "\n")
         return batch, metrics
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class Looking(_Looking, PromptReplayBuffer):

@@ -21,6 +21,10 @@ from turntree.agents.errors import EngineAborted
 class ServedTurns(PrecomputedRequests, ABC):
     """A ``ScoringEngine`` over requests that a subclass sends."""
 
+    gated = False
+    """Whether an update of the weights ends all requests, and has new ones wait for it: such a request is of the
+    weights that are there at its end, else of those at its begin."""
+
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
     ) -> None:
@@ -120,26 +124,25 @@ class ServedTurns(PrecomputedRequests, ABC):
 
     async def _judge(self, request: TurnRequest) -> Completion | None:
         """The token that the policy draws at each position of the draft."""
-        version = self.version
-        _, answer = await self._run(self._dialect.judging(request), ahead=request.ahead_for > 0)
+        _, answer, version = await self._run(self._dialect.judging(request), ahead=request.ahead_for > 0)
         drawn = self._dialect.drawn(answer, request)
         return None if drawn is None else replace(drawn, weights_version=version)
 
     async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
         """Sample a turn, or its rest after the ``given`` tokens at the end of the prompt."""
-        version = self.version
-        name, answer = await self._run(self._dialect.turn(request, given), ahead=request.ahead_for > 0)
+        name, answer, version = await self._run(self._dialect.turn(request, given), ahead=request.ahead_for > 0)
         turn = replace(self._dialect.completion(answer, request.sampling), weights_version=version)
         counters = None if answer is None else await self._counters(name, len(turn.token_ids))
         return turn if counters is None else replace(turn, draft=counters)
 
-    async def _run(self, asked: Any, *, ahead: bool = False) -> tuple[str, Any]:
-        """The id of a request, and its answer."""
-        name = f"turntree-{uuid4().hex}"
+    async def _run(self, asked: Any, *, ahead: bool = False) -> tuple[str, Any, int]:
+        """The id of a request, its answer, and the version of the weights that gave it."""
+        name, begun = f"turntree-{uuid4().hex}", self.version
         with self._noted(name, ahead=ahead):
             answer = await self._ask(name, asked)
+        version = self.version if self.gated else begun
         again = self._dialect.again(asked, answer)
-        return (name, answer) if again is None else await self._run(again, ahead=ahead)
+        return (name, answer, version) if again is None else await self._run(again, ahead=ahead)
 
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
@@ -163,9 +166,8 @@ class ServedTurns(PrecomputedRequests, ABC):
         check_scorable(sampling)
         known, tokens = len(checked_prompt(prompt_ids, self.max_context)), [int(token) for token in token_ids]
         whole = checked_prompt([*prompt_ids, *tokens], self.max_context, self._vocabulary)
-        version = self.version
         width = self.vocabulary if reshapes(sampling) else top
-        _, answer = await self._run(self._dialect.scoring(whole, known, width))
+        _, answer, version = await self._run(self._dialect.scoring(whole, known, width))
         found = self._dialect.scored(answer, tokens, width)
         if found is None:
             raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")

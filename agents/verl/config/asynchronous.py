@@ -3,26 +3,38 @@
 | trainer mode | engines | with |
 |---|---|---|
 | `sync` | all | all |
-| `colocate_async` | turntree's own (`engine=local`) | drafts from trees, the hub; coupled validations |
-| `separate_async` | the same, on devices of their own alone (`actor_rollout_ref.hybrid_engine=false`) | the same |
+| `colocate_async` | turntree's own (`engine=local`), vLLM | drafts from trees, the hub; coupled validations |
+| `separate_async` | turntree's own, on devices of their own alone (`hybrid_engine=false`) | the same |
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from turntree.agents.guesses.config import ReuseMode
-from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
 from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.config.settings import PlaySettings
+from turntree.agents.verl.config.settings import PlaySettings, TrainSettings
 from turntree.agents.verl.names import ROLLOUT_NAME
 
 COLOCATED, SEPARATE = "colocate_async", "separate_async"
+_ENGINES = {COLOCATED: (ROLLOUT_NAME, "vllm"), SEPARATE: (ROLLOUT_NAME,)}
 _SAMPLER = "OvertakenReplayBuffer"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
+
+
+def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
+    """The settings, with a section ``asynchronous`` exactly where the weights change while episodes are played.
+
+    Raises:
+        ConfigError: As ``on_resume``.
+    """
+    changes = on_resume(config, settings) is not None
+    return replace(settings, asynchronous=(settings.asynchronous or ResumeConfig()) if changes else None)
 
 
 def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
@@ -44,10 +56,10 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
     if mode not in (COLOCATED, SEPARATE):
         known = f"mode={SYNC}, {COLOCATED} or {SEPARATE}"
         raise ConfigError(f"{where} is not supported with turntree's episodes, take {known}")
-    if rollout.name != ROLLOUT_NAME or manager != _MANAGER:
+    if manager != _MANAGER or rollout.name not in _ENGINES[mode]:
         raise ConfigError(
-            f"{where} needs turntree's own engine and manager of episodes: take engine=local, got rollout.name="
-            f"{rollout.name} and agent_loop_manager_class={manager}"
+            f"{where} needs turntree's manager of episodes, as mode={mode} has it, and rollout.name="
+            f"{' or '.join(_ENGINES[mode])}, got agent_loop_manager_class={manager} and rollout.name={rollout.name}"
         )
     if mode == SEPARATE:
         _check_devices(config)
@@ -61,7 +73,7 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
             f"{where} judges finished groups again, and DAPO's filter would drop them by what they scored before: "
             "take algorithm=grpo, or mode=sync"
         )
-    return settings.asynchronous.on_resume
+    return (settings.asynchronous or ResumeConfig()).on_resume
 
 
 def _check_devices(config: Any) -> None:

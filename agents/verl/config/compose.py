@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.errors import MissingExtra, RenderError, UsageError
-from turntree.agents.verl.config.asynchronous import on_resume
+from turntree.agents.verl.config.asynchronous import with_mode
 from turntree.agents.verl.config.attention import fit_attention
 from turntree.agents.verl.config.checks import check_counts, check_value, check_verl_keys, meant
 from turntree.agents.verl.config.defaults_list import YamlLoader
@@ -123,7 +123,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     settings = _with_template(settings, whole)
     _check_rewards(settings, whole)
     _check_run_ahead(settings, whole)
-    on_resume(whole, settings)
+    settings = with_mode(settings, whole)
     _fit_store(whole, settings)
     _check_own_engine(whole)
     for fit in (fit_vllm, fit_sglang):

@@ -122,8 +122,9 @@ class PlaySettings:
     """Tool calls made before their turn has ended: ``{enabled: true}``; empty makes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
-    asynchronous: ResumeConfig = field(default_factory=ResumeConfig)
-    """Where the weights change while episodes are played (``mode=colocate_async``): ``{on_resume: episode}``."""
+    asynchronous: ResumeConfig | None = None
+    """Where the weights change while episodes are played (``mode=colocate_async``): ``{on_resume: episode}``; else
+    ``None``, whatever is given."""
     seeded: bool = True
     """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
     ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
@@ -156,8 +157,9 @@ class PlaySettings:
 
     @property
     def uses_turns(self) -> bool:
-        """Whether earlier turns are used beyond drafts, or turns are made ahead."""
-        return self.reuse.mode is not ReuseMode.NONE or self.run_ahead.enabled or self.validation.coupled
+        """Whether earlier turns are used beyond drafts, turns are made ahead, or updates interrupt them."""
+        again = self.reuse.mode is not ReuseMode.NONE or self.run_ahead.enabled or self.validation.coupled
+        return again or self.asynchronous is not None
 
     @property
     def draws_by_seed(self) -> bool:
@@ -193,10 +195,10 @@ class PlaySettings:
         """These settings as plain values, without the fields of a sub-class."""
         names = {f.name for f in fields(PlaySettings)}
         values = {name: value for name, value in asdict(self).items() if name in names}
-        values["asynchronous"] = {
-            "on_resume": str(self.asynchronous.on_resume),
-            "in_order": self.asynchronous.in_order,
-        }
+        if self.asynchronous is None:
+            del values["asynchronous"]
+        else:
+            values["asynchronous"]["on_resume"] = str(self.asynchronous.on_resume)
         return values | {"reuse": values["reuse"] | {"mode": str(self.reuse.mode)}}
 
 

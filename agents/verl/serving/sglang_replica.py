@@ -95,6 +95,8 @@ def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..
 class _ServerTurns(ServedTurns):
     """verl's server as a ``ScoringEngine``."""
 
+    gated = True
+
     def __init__(self, server: DraftingSglangServer) -> None:
         arguments = server.tokenizer_manager.server_args
         vocabulary = int(server.tokenizer_manager.model_config.vocab_size)

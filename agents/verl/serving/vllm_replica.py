@@ -257,6 +257,8 @@ def _count_back(server: Any, asked: _Asked) -> None:
 class _ServerTurns(ServedTurns):
     """verl's server as a ``ScoringEngine``: its gate, its adapters, its abortion of requests."""
 
+    gated = True
+
     def __init__(self, server: DraftingVllmServer) -> None:
         super().__init__(
             VllmDialect(speculates=server.draft_tokens > 0),

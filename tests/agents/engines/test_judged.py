@@ -8,6 +8,7 @@ import pytest
 
 from turntree.agents.engines.judged import ended_turn, judgeable, replay, usable
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.served.turns import ServedTurns
 
 TURN = (3, 1, 4, 1, 5, 9, 2, 6)
 PROMPT = (7, 7)
@@ -82,6 +83,53 @@ async def test_a_turn_between_whose_requests_new_weights_came_is_sampled_again()
     turn = await replay(asked((*TURN[:3], 0, 0)), policy.judge, policy.go_on)
     assert (turn.token_ids, turn.weights_version) == (TURN, 1)
     assert [given for given, _ in policy.asked] == [4, 0]
+
+
+class Dialect:
+    """A request is what it is to say, and its answer too."""
+
+    priority_setting = ""
+    spare = 0
+
+    def judges(self, sampling: Sampling) -> bool:
+        return True
+
+    def turn(self, request: TurnRequest, given: int) -> tuple[int, ...]:
+        return TURN[given:][: request.sampling.max_tokens]
+
+    def judging(self, request: TurnRequest) -> tuple[int, ...]:
+        return TURN[: len(request.draft)]
+
+    def again(self, asked: object, answer: object) -> None:
+        return None
+
+    def completion(self, answer: tuple[int, ...], sampling: Sampling) -> Completion:
+        return Policy._said(answer)
+
+    def drawn(self, answer: tuple[int, ...], request: TurnRequest) -> Completion:
+        return Policy._said(answer)
+
+
+class Server(ServedTurns):
+    """Its second request finds the gate closed, and is answered by the weights that came meanwhile."""
+
+    asked = 0
+
+    async def _ask(self, name: str, asked: tuple[int, ...]) -> tuple[int, ...]:
+        self.asked += 1
+        if self.asked == 2:
+            self.version = 1
+        return asked
+
+
+@pytest.mark.parametrize("gated", [True, False])
+async def test_a_request_that_waited_for_new_weights_is_of_them(gated: bool) -> None:
+    """Else its tokens go on behind those of the old weights in one turn: the control."""
+    server = Server(Dialect(), max_context=64, vocabulary=10)  # type: ignore[arg-type] # neither scores nor refuses
+    server.gated = gated
+    turn = await server.generate(asked((*TURN[:3], 0, 0)))
+    assert turn.token_ids == TURN
+    assert (turn.weights_version, server.asked) == ((1, 3) if gated else (0, 2))
 
 
 async def test_an_aborted_judgement_is_an_aborted_turn() -> None:

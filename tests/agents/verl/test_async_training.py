@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from real_training import PROMPTS, SAMPLES, Training, run_training
+from engine_training import VERSIONS, policy_for, train_engine
+from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
 from safetensors.torch import load_file
 
 from turntree.agents.episodes.record import read_records
@@ -172,3 +174,47 @@ def test_rollouts_on_devices_of_their_own_are_of_the_policy_that_learns_from_the
         assert report.metrics["turntree/episodes"] == PROMPTS * SAMPLES
     assert any(report.metrics["async/judged_turns"] > 0 for report in run.reports)
     assert max(mistrust(run, tiny_model, 0)) < 1e-4
+
+
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=getattr(pytest.mark, name)) for name in VERSIONS])
+def served(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Trains with an engine of verl's; returns the training and verl's metrics of its steps."""
+    policy = policy_for(request.param, chatml, tmp_path_factory)
+
+    def train(*overrides: str) -> tuple[Training, list[dict[str, float]]]:
+        run = train_engine(
+            tmp_path_factory.mktemp("training"),
+            policy,
+            request.param,
+            "tree",
+            *("mode=colocate_async", "turntree.env_kwargs.limits.max_turn_tokens=48"),
+            *("actor_rollout_ref.rollout.temperature=1.0", "actor_rollout_ref.rollout.max_num_seqs=4"),  # a queue
+            *overrides,
+            env="Forking",
+            steps=STEPS,
+        )
+        assert run.status == 0, run.log[-3000:]
+        assert run.steps == [*range(1, STEPS + 1)]
+        return run, [row["data"] for row in read_lines(run.folder.metrics)]
+
+    return train
+
+
+@pytest.mark.release
+def test_turns_of_verls_engines_are_judged_by_the_policy_that_learns_from_them(served: Callable[..., Any]) -> None:
+    """The trainer computes all log-probabilities again, with its own weights."""
+    _, rows = served()
+    for row in rows:
+        assert row[STALE] == 0
+        assert row["turntree/episodes"] == PROMPTS * SAMPLES
+        assert row["training/rollout_probs_diff_max"] < 1e-4
+    assert sum(row["async/interruptions"] for row in rows) > 0
+    assert all(0 < row["async/kept_share"] <= 1 for row in rows[1:])
+
+
+@pytest.mark.release
+def test_what_is_not_judged_shows(served: Callable[..., Any]) -> None:
+    """Control of the test above."""
+    _, rows = served("turntree.asynchronous.on_resume=keep")
+    assert max(row[STALE] for row in rows) > 0
+    assert max(row["training/rollout_probs_diff_max"] for row in rows) > 1e-3

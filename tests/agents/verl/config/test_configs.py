@@ -413,3 +413,15 @@ def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[s
     with pytest.raises(ConfigError, match=message):
         compose(None, [*separate, *overrides])
     assert replica_count(compose(None, separate).verl) == 1
+
+
+def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else() -> None:
+    options = ["engine=vllm_cpu", "actor_rollout_ref.model.path=some/model", "turntree.asynchronous.on_resume=turn"]
+    settings = compose(None, [*options, "mode=colocate_async", "turntree.seeded=false"]).settings
+    assert settings.played()["asynchronous"] == {"on_resume": "turn", "in_order": True}
+    assert settings.draws_by_seed
+    assert "asynchronous" not in compose(None, options).settings.played(), "the control: nothing is interrupted"
+    with pytest.raises(ConfigError, match="manager of episodes, as mode=colocate_async has it, and rollout.name="):
+        compose(None, [*options, "mode=colocate_async", "actor_rollout_ref.rollout.name=sglang"])
+    with pytest.raises(ConfigError, match="goes with engine=local"):
+        compose(None, [*options, "mode=separate_async"])
