@@ -34,8 +34,8 @@ kernels:  # compiled once, not by each part at the same time
 	  warm_up.warm_up(); compiled.warm_up(torch.float32); chain_rows.warm_up()"
 
 test-trainings:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" \
-	  $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py tests/support/warm_engine.py local -m "slow and ($(KIND)) and $(HERE)" \
+	  -- $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
 
 test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)
@@ -61,14 +61,15 @@ test-interop:  # bridges and the gateway's clients against the packages themselv
 VLLM_FILES := $(sort $(shell grep -rlE "mark.vllm|pytest.mark, engine" tests --include=test_*.py))
 test-vllm:  # what is marked "once" runs with the first version alone
 	which=vllm; for name in $(VLLM); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  $$py -m pytest -m "$$which and ($(KIND))" $(or $(TESTS),$(VLLM_FILES)) || exit 1; which="vllm and not once"; done
+	  $$py tests/support/warm_engine.py vllm -m "$$which and ($(KIND))" -- $(or $(TESTS),$(VLLM_FILES)) || exit 1; \
+	  which="vllm and not once"; done
 
 SGLANG_FILES := $(sort $(shell grep -rlE "mark.sglang|pytest.mark, engine" tests --include=test_*.py))
 # A process for each file: an engine of SGLang leaves the process that started it changed. -s: where a scheduler fails,
 # SGLang kills that process, and what pytest had caught of the reason with it.
 test-sglang:
 	files="$(or $(TESTS),$(SGLANG_FILES))"; for name in $(SGLANG); do py=$$(scripts/venv.sh $$name)/bin/python && \
-	  $$py tests/support/warm_sglang.py -s -m "sglang and ($(KIND))" -- $$files || exit 1; \
+	  $$py tests/support/warm_engine.py sglang -s -m "sglang and ($(KIND))" -- $$files || exit 1; \
 	  files="$$(grep -L "mark.once" $$files || :)"; done  # grep -L answers 1 where no file has the mark
 
 test-mutants:  # faults of one line, each of which some test must notice: tests/mutants.toml

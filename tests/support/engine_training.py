@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from real_training import PROMPTS, SAMPLES, Training, run_training
-from tiny_vllm import save_policy
+from tiny_vllm import ENVIRONMENT, save_policy
 from training_engines import engine_options
 
 from turntree.agents.engines.sglang.settings import VARIABLE
@@ -37,6 +37,7 @@ def train_engine(
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(VARIABLE, raising=False)  # the configuration brings it
+        patch.setenv("TORCHDYNAMO_DISABLE", ENVIRONMENT["TORCHDYNAMO_DISABLE"])
         return run_training(
             policy,
             root,

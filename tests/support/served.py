@@ -11,7 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+import warm_driver
 from machine_speed import patience
+
+from turntree.agents.verl.run import fork_client
 
 SECONDS = 240.0
 """Seconds until a server must answer."""
@@ -23,7 +26,11 @@ Client = TypeVar("Client")
 def serving(
     command: Sequence[str], find: Callable[[], Client | None], log: Path, environment: Mapping[str, str]
 ) -> Iterator[Client]:
-    """Run a server until the end of the block; ``find`` makes the client, ``None`` while the server does not answer."""
+    """Run a server until the end of the block; ``find`` makes the client, ``None`` while the server does not answer.
+    A ``command`` of an interpreter, ``-m``, a module and its arguments is a fork where there is a server of forks."""
+    if command[1] == "-m" and warm_driver.SOCKET in os.environ:
+        forked = [command[0], "-S", fork_client.__file__, os.environ[warm_driver.SOCKET], warm_driver.__file__]
+        command = [*forked, *command[1:]]
     with log.open("wb") as out:
         server = subprocess.Popen(
             command, stdout=out, stderr=out, env={**os.environ, **environment}, start_new_session=True

@@ -1,12 +1,14 @@
 """verl's processes as forks of one that has imported what they need, which takes ten seconds, once a test session.
 
-Run as a script it is ``turntree.agents.verl.run.prefork`` in such a fork: the driver of a training.
+Run as a script it is ``turntree.agents.verl.run.prefork`` in such a fork: the driver of a training; or, after ``-m``,
+another module.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -27,17 +29,23 @@ print("ready", flush=True)
 sys.stdin.read()
 """
 _cold = launch.command
+SOCKET = "TURNTREE_TEST_FORKS"
+"""Variable with the path of a fork server that is there already, with an engine in it: ``warm_engine``."""
+READ_BY_IMPORTS = {"TURNTREE_VERL_CPU": "1", "TOKENIZERS_PARALLELISM": "false", "VERL_LOGGING_LEVEL": "WARN"}
+
+
+def warm_socket() -> Path:
+    """Of a fork server that ends with this process, or with its parent."""
+    return Path(os.environ[SOCKET]) if SOCKET in os.environ else _own_socket()
 
 
 @cache
-def warm_socket() -> Path:
-    """Of a fork server that ends with this process."""
+def _own_socket() -> Path:
     folder = tempfile.mkdtemp(prefix="tt-", dir="/tmp")  # paths of sockets are short
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    read_by_imports = {"TURNTREE_VERL_CPU": "1", "TOKENIZERS_PARALLELISM": "false", "VERL_LOGGING_LEVEL": "WARN"}
     server = subprocess.Popen(
         [sys.executable, "-c", _SERVER, f"{folder}/fork"],
-        env={**os.environ, **read_by_imports},
+        env={**os.environ, **READ_BY_IMPORTS},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -67,9 +75,14 @@ def _start_server_and_patch(path: Path) -> None:
 
 def start_no_more_of_ray() -> None:
     """Keep Ray from starting its autoscaler and its report of usage, interpreters that import for seconds: nothing here
-    asks them. A Ray that starts without them is one whose dashboard could not be started."""
-    from ray._private import services
+    asks them. A Ray that starts without them is one whose dashboard could not be started; an agent of the dashboard
+    imports little where it is not installed. Workers begin with this folder's ``setup_worker.py``."""
+    from ray._private import ray_constants, services, utils
     from ray._private.node import Node
+
+    ray_constants.SETUP_WORKER_FILENAME = str(Path(__file__).with_name(ray_constants.SETUP_WORKER_FILENAME))
+
+    utils.get_dashboard_dependency_error = lambda: ImportError("it is not needed")
 
     Node.start_monitor = lambda node: None
     services.start_api_server = lambda *given, **named: (None, None)
@@ -77,5 +90,9 @@ def start_no_more_of_ray() -> None:
 
 if __name__ == "__main__":
     sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    prefork._start_server = _start_server_and_patch
-    prefork.main(sys.argv[1:])
+    if sys.argv[1] == "-m":
+        sys.argv = sys.argv[2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        prefork._start_server = _start_server_and_patch
+        prefork.main(sys.argv[1:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from engine_training import TEMPERATURE, played, policy_for, stored, train_engine
 from real_training import PROMPTS, SAMPLES, Training, read_lines
+from warm_driver import SOCKET
 
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 
@@ -18,6 +20,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.vllm, pytest.mark.release]
 STEPS = 4
 NEAR_TIES = 1
 """Episodes of a step that may differ, of 16: runs add in another order, in float32."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engines_of_their_own() -> Iterator[None]:
+    """vLLM's process is a child of its server, where the tests look for it; not a fork of another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(SOCKET, raising=False)
+        yield
 
 
 def run(root: Path, policy: Path, victims: dict[str, int], *overrides: str) -> Training:

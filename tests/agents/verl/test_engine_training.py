@@ -25,7 +25,7 @@ from turntree.agents.verl.records.recording import RunFolder
 
 pytestmark = pytest.mark.slow
 
-STEPS = 3
+STEPS = 2
 
 
 def trainings() -> list[Any]:
@@ -45,7 +45,7 @@ def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytes
     engine, reuse = request.param
     policy = policy_for(engine, chatml, tmp_path_factory)
     rewards = r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"
-    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}", rewards)
+    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}", rewards, steps=STEPS)
 
 
 def metrics(trained: Training) -> list[dict[str, float]]:
@@ -54,7 +54,7 @@ def metrics(trained: Training) -> list[dict[str, float]]:
 
 def test_verl_trains_to_the_end(trained: Training) -> None:
     assert trained.status == 0, trained.log[-3000:]
-    assert trained.steps == [1, 2, 3]
+    assert trained.steps == [*range(1, STEPS + 1)]
     assert all(row["actor/grad_norm"] > 0 for row in metrics(trained))
 
 
@@ -72,7 +72,7 @@ def test_the_policy_moves_from_step_to_step(trained: Training) -> None:
         said.append({(*t.prompt_ids, t.completion.token_ids[0]): t.completion.logprobs[0] for t in turns})
     both = said[0].keys() & said[1].keys()
     assert both
-    assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-2
+    assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-3
 
 
 def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> None:
@@ -101,7 +101,7 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
 
 
 def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
-    for step in (1, 2, 3):
+    for step in range(1, STEPS + 1):
         turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
         assert {turn.completion.weights_version for turn in turns} == {step - 1}
 
@@ -110,7 +110,7 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from, or
     with one that was precomputed."""
     assert trained.levels(1) == {"A"}
-    assert _level(request) in trained.levels(2) & trained.levels(3)
+    assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
     ahead = _way(request) == "runahead"
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
     for row in metrics(trained)[1:]:
@@ -125,7 +125,7 @@ def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
     trained: Training, request: pytest.FixtureRequest
 ) -> None:
     """Tells the uses of stored turns apart: all else here holds for each."""
-    records = (record for step in (2, 3) for record in trained.records(step).values())
+    records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
     assert (f"A{_level(request)}" in kinds) == (_way(request) in ("exact", "lenient"))
 
@@ -140,6 +140,8 @@ def _way(request: pytest.FixtureRequest) -> str:
     return way
 
 
+LAST = 3
+"""The last step of two replicas."""
 TOGETHER = (
     *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
     *("trainer.save_freq=2", "trainer.resume_mode=auto"),
@@ -174,7 +176,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
     root = tmp_path_factory.mktemp("resumed")
     shutil.copytree(together.folder.root, root / "run")
     checkpoints = RunFolder(root / "run").checkpoints
-    shutil.rmtree(checkpoints / f"global_step_{STEPS}")
+    shutil.rmtree(checkpoints / f"global_step_{LAST}")
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
     return train_engine(root, policy_for(engine, chatml, tmp_path_factory), engine, "tree", *TOGETHER)
 
@@ -186,7 +188,7 @@ def test_two_replicas_have_each_others_turns(together: Training) -> None:
     # They are given once the step's rollouts are done, when its counters are read already.
     each = [(row["turntree/hub_given"], row["turntree/hub_taken"]) for row in metrics(together)]
     assert each == [(0, 0), *[(PROMPTS * SAMPLES * 3,) * 2] * 2]
-    stores = [stored(together, STEPS, rank) for rank in range(2)]
+    stores = [stored(together, LAST, rank) for rank in range(2)]
     assert bare(stores[0]) == bare(stores[1]) == played(together, 1, 2, 3)
     assert stored(together, 2, 0) != stores[0], "the control: at the last checkpoint they were others"
 
@@ -195,10 +197,10 @@ def test_two_replicas_have_each_others_turns(together: Training) -> None:
 @pytest.mark.once
 def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Training, resumed: Training) -> None:
     assert resumed.status == 0, resumed.log[-3000:]
-    assert resumed.steps == [STEPS]
-    assert played(resumed, STEPS) == played(together, STEPS) != played(together, 2)
+    assert resumed.steps == [LAST]
+    assert played(resumed, LAST) == played(together, LAST) != played(together, 2)
     for rank in range(2):
-        assert stored(resumed, STEPS, rank) == stored(together, STEPS, rank)
+        assert stored(resumed, LAST, rank) == stored(together, LAST, rank)
 
 
 @pytest.mark.sglang

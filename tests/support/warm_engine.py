@@ -1,13 +1,15 @@
-"""Runs test files in a process each, all of them forks of one that has imported SGLang, which takes ten seconds.
+"""Runs test files in forks of a process that has imported an engine, which takes ten seconds.
 
-``python tests/support/warm_sglang.py [OPTION]... -- FILE...``: options are pytest's. What SGLang spawns for engines is
-forked too, where they run in the process of a test. The status is the largest of pytest's; that a file has no test of
-the chosen kind is no failure.
+``python tests/support/warm_engine.py ENGINE [OPTION]... -- FILE...``: options are pytest's. Those of SGLang run in a
+process each: its engine leaves the process that started it changed. Forked too is what the engines spawn, the processes
+of verl's trainings (``warm_driver``), and the servers that ``served`` starts. The status is the largest of pytest's;
+that a file has no test of the chosen kind is no failure.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import multiprocessing.spawn
 import os
@@ -21,29 +23,43 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import warm_driver
+
+from turntree.agents.verl.run import prefork
+
 SPAWNED = "--multiprocessing-fork"
-IMPORTED = (
-    "sglang.srt.entrypoints.engine",
-    "transformers.models.llama.modeling_llama",
-    "turntree.agents.engines.sglang.worker.drafter",
-)
+IMPORTED = {
+    "sglang": ("sglang.srt.entrypoints.http_server", "turntree.agents.engines.sglang.worker.drafter"),
+    "vllm": ("vllm.entrypoints.openai.api_server",),
+    "local": (),
+}
+"""Modules by engine; none imports Ray (``prefork.PRELOADED``)."""
 NO_TEST = 5
 """pytest's status where no test was chosen."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the files one after another; the largest status."""
-    from cpu_sglang import prepare
+    engine, at = arguments[0], arguments.index("--")
+    options, files = arguments[1:at], arguments[at + 1 :]
+    if engine == "sglang":
+        from cpu_sglang import prepare
 
-    prepare()
-    for name in IMPORTED:
+        prepare()
+    os.environ.update(warm_driver.READ_BY_IMPORTS)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # see conftest.py
+    gc.disable()
+    for name in (*IMPORTED[engine], *prefork.PRELOADED):
         importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
     folder = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp"))  # paths of sockets are short
+    os.environ[warm_driver.SOCKET] = str(folder / "fork")
+    multiprocessing.spawn.set_executable(str(forking_python(folder)))
     start_server(folder / "fork")
-    python = forking_python(folder)
-    at = arguments.index("--")
     try:
-        return max({run_file([*arguments[:at], file], python) for file in arguments[at + 1 :]} - {NO_TEST}, default=0)
+        runs = [[file] for file in files] if engine == "sglang" else [files]
+        return max({run_files([*options, *some]) for some in runs} - {NO_TEST}, default=0)
     finally:
         shutil.rmtree(folder)
 
@@ -64,25 +80,29 @@ def start_server(path: Path) -> None:
 
 
 def forking_python(folder: Path) -> Path:
-    """A stand-in for the interpreter, by which what ``multiprocessing`` spawns is forked by the server in a folder."""
+    """A stand-in for the interpreter, by which what ``multiprocessing`` spawns is forked by the server in a folder. The
+    fork ends with the process that spawned it, as engines do."""
     from turntree.agents.verl.run import fork_client
 
-    python, client, this = (shlex.quote(word) for word in (sys.executable, fork_client.__file__, __file__))
+    ending = (
+        "import ctypes, runpy, sys; ctypes.CDLL(None).prctl(1, 9); "
+        f"sys.argv[:1] = []; runpy.run_path({fork_client.__file__!r}, run_name='__main__')"
+    )
+    client = [sys.executable, "-S", "-c", ending, fork_client.__file__, f"{folder}/fork", __file__, SPAWNED]
     path = folder / "python"
     path.write_text(
         "#!/bin/sh\n"
-        f'case "$*" in *{SPAWNED}*) exec {python} -S {client} {folder}/fork {this} {SPAWNED} $$ "$@" ;; esac\n'
-        f'exec {python} "$@"\n'
+        f'case "$*" in *{SPAWNED}*) exec {shlex.join(client)} $$ "$@" ;; esac\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
     )
     path.chmod(0o700)
     return path
 
 
-def run_file(arguments: list[str], python: Path) -> int:
+def run_files(arguments: list[str]) -> int:
     """pytest's status, in a fork."""
     if pid := os.fork():
         return abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-    multiprocessing.spawn.set_executable(str(python))
     sys.argv = ["pytest", *arguments]
     end_after(lambda: runpy.run_module("pytest", run_name="__main__", alter_sys=True))
 
