@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import command_line
+from common.provenance import command_line
 
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig

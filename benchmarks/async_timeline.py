@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenance import command_line
+from common.provenance import command_line
 
 from turntree.agents.viewer.chart import Series, line_chart
 

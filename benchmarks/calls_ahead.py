@@ -24,11 +24,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
+from trained.snapshots import ENV_KWARGS, snapshots
 from transformers import AutoTokenizer
-from vllm_policy import ENV_KWARGS, snapshots
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, derive_seed

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from common.provenance import provenance
 from gymnasium.utils.env_checker import check_env
-from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 from rich.console import Console
 from rich.table import Table
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import command_line
+from common.provenance import command_line
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer

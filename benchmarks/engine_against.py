@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
 

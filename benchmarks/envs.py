@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.envs import Context, Env, Limits, Message, Reply, Role, Task, ToolCall, WorkerPool, tool
 

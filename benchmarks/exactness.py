@@ -8,7 +8,7 @@ chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and see a TV of
     python benchmarks/exactness.py [--draws 300000] [--json benchmarks/results/exactness.json]
     python benchmarks/exactness.py --engine vllm [--draws 100000]     in vLLM's environment; or sglang in SGLang's
 
-Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``external_rows``.
+Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``laws.external_rows``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
-import rule_rows
-from claims import Row
-from provenance import command_line
+from common.provenance import command_line
+from laws import rule_rows
+from laws.claims import Row
 from rich.console import Console
 from rich.table import Table
 
@@ -39,8 +39,8 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.run_ahead_rows(),
     lambda args: rule_rows.resume_rows(),
     lambda args: rule_rows.drawn_rows(args.draws),
-    lambda args: import_module("engine_rows").rows(),  # its imports want what SGLang's environment has not
-    lambda args: import_module("run_ahead_rows").rows(),
+    lambda args: import_module("laws.engine_rows").rows(),  # its imports want what SGLang's environment has not
+    lambda args: import_module("laws.run_ahead_rows").rows(),
 )
 """Where rows come from."""
 
@@ -53,7 +53,7 @@ def main() -> int:
     args = parser.parse_args()
     sources = SOURCES
     if args.engine:
-        from external_rows import rows
+        from laws.external_rows import rows
 
         sources = (lambda args: rows(args.engine, args.draws),)
     command, where = command_line(), hardware()

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from provenance import provenance
+from common.provenance import provenance
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 from rich.console import Console
 from rich.table import Table
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from drafting.replay import accepted
+from drafting.traces import TRACES, Turn, folder, load
 from numpy.typing import NDArray
-from replay import accepted
-from traces import TRACES, Turn, folder, load
 
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.kernels import batch as kernels

@@ -30,7 +30,7 @@ from statistics import mean, median
 from typing import Any
 
 import aiohttp
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.demo.policy import build_policy, save_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
 

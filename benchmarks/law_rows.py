@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 

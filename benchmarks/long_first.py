@@ -28,13 +28,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from common.provenance import provenance
 from numpy.typing import NDArray
-from provenance import provenance
-from reuse_training import Setting, Trainer
 from rich.console import Console
 from rich.table import Table
+from trained.snapshots import ENV, ENV_KWARGS
+from trained.training import Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vllm_policy import ENV, ENV_KWARGS
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.episodes.episode import Episode

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.engines.drafting import race_kernel
 from turntree.agents.engines.drafting.race import race

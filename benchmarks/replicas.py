@@ -25,10 +25,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drafters import Setup, Turntree
-from provenance import kept_from, provenance
-from replay import Replay, replay
-from traces import Turn, generated
+from common.provenance import kept_from, provenance
+from drafting.drafters import Setup, Turntree
+from drafting.replay import Replay, replay
+from drafting.traces import Turn, generated
 
 from turntree.agents.engines.routing import TaskRoutes, route_key
 from turntree.agents.verl.config.settings import ExchangeSettings

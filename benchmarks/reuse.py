@@ -2,7 +2,7 @@
 
 Costs. One policy is trained by GRPO over epochs of the same tasks. At every step every way plays the same tasks with
 the same weights, in rotating order; the weights follow the episodes of ``none``. So ways differ in what they cost,
-and not in what they were asked; a model that is given plays small sums (``reuse_sums``). Tokens per pass count all
+and not in what they were asked; a model that is given plays small sums (``reusing.sums``). Tokens per pass count all
 tokens of the episodes, reused ones too, by runs of the model; engine seconds are the engine's own steps, wall seconds
 add all that is around them. Since the policy is not trained on the other ways' own turns, their tokens are better than
 the level that they are marked with.
@@ -13,7 +13,7 @@ for the one that also uses the drawn token's own probability.
 
 Rewards (``--rewards``). Every way trains a policy of its own, over ``--seeds`` seeds.
 
-With ``--engine`` every way is a real training by verl in that engine instead (``reuse_engines``).
+With ``--engine`` every way is a real training by verl in that engine instead (``reusing.engines``).
 
     python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--rewards] [--json OUT]
     python benchmarks/reuse.py --engine local|vllm|sglang [--help]
@@ -30,14 +30,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import reuse_engines
 import torch
-from provenance import command_line
-from reuse_acceptance import Acceptance, Recorded
-from reuse_training import Player, Setting, Trainer
-from reuse_ways import WAYS, Way, total
+from common.provenance import command_line
+from reusing import engines as reuse_engines
+from reusing.acceptance import Acceptance, Recorded
+from reusing.ways import WAYS, Way, total
 from rich.console import Console
 from rich.table import Table
+from trained.training import Player, Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy
@@ -67,7 +67,7 @@ class Bench:
     def __init__(self, args: argparse.Namespace, names: list[str]) -> None:
         folder = args.model or str(warm_started_policy(seed=0))
         self.setting = Setting(
-            env="reuse_sums:Sums" if args.model else "turntree/Arithmetic-v0",
+            env="reusing.sums:Sums" if args.model else "turntree/Arithmetic-v0",
             env_kwargs=GIVEN if args.model else TINY,
             tasks=args.tasks,
             batch=args.batch,

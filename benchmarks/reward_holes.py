@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.envs.lookup.corpus import words
 from turntree.envs.lookup.documents import read_corpus

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from cells import Cells
+from common.cells import Cells
 from vllm_drafters import machine
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
@@ -146,7 +146,7 @@ def start(way: str, model: Path, args: argparse.Namespace) -> Apart:
 
 def play(engine: Apart, renderer: Any, *, batch: int, jobs: range, samples: int, seed: int) -> Spent:
     """Episode ``job`` of ``jobs``, seeded by ``seed + job``, is the same whichever way plays it."""
-    from vllm_policy import ENV, ENV_KWARGS
+    from trained.snapshots import ENV, ENV_KWARGS
 
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.verl.episodes.dataset import make_env
@@ -267,8 +267,8 @@ def main() -> None:
 
         prepare()
 
+    from trained.snapshots import snapshots
     from transformers import AutoTokenizer
-    from vllm_policy import snapshots
 
     from turntree.agents.loop.renderer import Renderer
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.demo.policy import build_policy, save_policy
 

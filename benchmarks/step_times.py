@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogue import OURS, splits
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
 

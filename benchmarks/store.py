@@ -1,14 +1,14 @@
 """The store beside the public drafters: how well and how fast it drafts, and what it holds.
 
-Recorded turns are replayed as targets (``replay.py``) against a store of the turns before them. All drafters see the
-same requests in the same run; times are medians of interleaved repeats, so trust ratios within one run. Figures are
-given on the half of the states that no parameter was chosen on (``--half report``).
+Recorded turns are replayed as targets (``drafting/replay.py``) against a store of the turns before them. All drafters
+see the same requests in the same run; times are medians of interleaved repeats, so trust ratios within one run.
+Figures are given on the half of the states that no parameter was chosen on (``--half report``).
 
     python benchmarks/store.py                                     # all figures; needs the recorded traces
     python benchmarks/store.py --fraction 0.1 --only quality       # a quick look
     python benchmarks/store.py --traces demo smollm2 generated     # with the traces of the repository alone
 
-``drafters.py`` says how the public drafters are installed; those that are missing are left out.
+``drafting/drafters.py`` says how the public drafters are installed; those that are missing are left out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import measures
-import race
-from aims import BEST, OURS, PEER, judged, table
-from drafters import DRAFTERS, LEAN, Setup, installed
-from measures import geometric_mean
-from provenance import provenance
-from replay import Replay
-from traces import EPOCHS, RECORDED, TRACES, NoTraces, Trace, epochs, find, generated, load
+from common.provenance import provenance
+from drafting import measures, race
+from drafting.aims import BEST, OURS, PEER, judged, table
+from drafting.drafters import DRAFTERS, LEAN, Setup, installed
+from drafting.measures import geometric_mean
+from drafting.replay import Replay
+from drafting.traces import EPOCHS, RECORDED, TRACES, NoTraces, Trace, epochs, find, generated, load
 
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
 """Trace -> states for the timings, enough to keep 256 turns live."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 
 from turntree.agents.verl.launch import StepReport, train
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from provenance import provenance
+from common.provenance import provenance
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.engines.ports import free_port

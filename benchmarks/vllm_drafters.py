@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from cells import Cells
+from common.cells import Cells
 
 from turntree.agents.evaluation.machine import hardware
 
@@ -80,7 +80,7 @@ def measure(
     args: argparse.Namespace, engines: dict[str, Any], batch: int, places: list[Path], renderer: Any
 ) -> list[Row]:
     """All ways at one batch size; drafters begin with nothing."""
-    from vllm_player import Loop, Spent
+    from trained.vllm_player import Loop, Spent
 
     ways = list(engines)
     count = args.episodes or EPISODES.get(batch, 3 * batch)
@@ -186,9 +186,9 @@ def main() -> None:
     for name, value in CPU.items() if args.device == "cpu" else [("VLLM_ENABLE_V1_MULTIPROCESSING", "0")]:
         os.environ.setdefault(name, value)
 
+    from trained.snapshots import ENV, ENV_KWARGS, snapshots
+    from trained.vllm_player import Stepped
     from transformers import AutoTokenizer
-    from vllm_player import Stepped
-    from vllm_policy import ENV, ENV_KWARGS, snapshots
 
     from turntree.agents.loop.renderer import Renderer
 

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import provenance
+from common.provenance import provenance
 from rich.console import Console
 from rich.table import Table
+from trained.snapshots import ENV_KWARGS, snapshots
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from vllm_policy import ENV_KWARGS, snapshots
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.protocol import Sampling

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from drafting.traces import Turn
 from torch import Tensor
-from traces import Turn
 
 from turntree.agents.engines.request_wire import seed_of
 

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from claims import LEVEL
-from claims import Row as Claim
+from laws.claims import LEVEL
+from laws.claims import Row as Claim
 
 from first_hour.setting import Row, Setting
 from first_hour.turns import differing, played, requests, tokens_per_step

@@ -82,7 +82,7 @@ def sharp(setting: Setting) -> Path:
 
 def trained(setting: Setting) -> Path:
     """A small model that is trained here, for a minute."""
-    from vllm_policy import widened
+    from trained.snapshots import widened
 
     folder = setting.folder / "models" / "trained"
     if not (folder / "prompts.json").exists():

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from traces import NoTraces, Trace, Turn, epochs, find, generated
+from drafting.traces import NoTraces, Trace, Turn, epochs, find, generated
 
 from first_hour import models
 from first_hour.engine_hooks import PLUGIN, hooked

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 
 from first_hour.setting import Row
 from first_hour.stages import Stage

@@ -20,7 +20,7 @@ class Row:
 @pytest.fixture
 def cells(tmp_path: Path) -> Callable[..., Any]:
     def make(*cell: str, machine: str = "here") -> Any:
-        module = benchmark_module("cells")
+        module = benchmark_module("common.cells")
         return module.Cells(tmp_path / "table.json", machine=machine, how="alone", cell=cell)
 
     return make
@@ -52,5 +52,5 @@ def test_rows_of_two_machines_do_not_share_a_file(cells, tmp_path):
 
 
 def test_without_a_file_nothing_is_kept(tmp_path):
-    benchmark_module("cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
+    benchmark_module("common.cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
     assert not list(tmp_path.iterdir())

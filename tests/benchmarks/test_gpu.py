@@ -132,7 +132,7 @@ def test_recorded_tokens_are_certain_at_their_positions_and_nowhere_else(tmp_pat
     import torch
     from torch import Tensor
 
-    hooks, traces = benchmark_module("first_hour.engine_hooks"), benchmark_module("traces")
+    hooks, traces = benchmark_module("first_hour.engine_hooks"), benchmark_module("drafting.traces")
     turns = traces.generated(steps=1, states=1, samples=2).turns  # of a prompt of one token
     hooks.save(tmp_path, turns)
 

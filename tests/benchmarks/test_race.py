@@ -20,14 +20,14 @@ def batch(**changed: Any) -> DraftBatch:
 @pytest.mark.parametrize(("changed", "fault"), [({}, None), *table(__file__, "malformed_drafts")])
 def test_a_malformed_draft_is_noticed(changed: dict[str, Any], fault: str | None) -> None:
     bounds = {"rows": 2, "vocab": 10, "end_tokens": frozenset({9})}
-    faults = benchmark_module("race").faults
+    faults = benchmark_module("drafting.race").faults
     assert faults(batch(**changed), most=5, **bounds) == ([] if fault is None else [fault])
     assert faults(batch(), most=3, **bounds) == ["more nodes than asked for"]
 
 
 def test_a_reader_beside_a_writer_sees_whole_drafts() -> None:
-    trace = benchmark_module("traces").generated(steps=2, states=3)
-    setup = benchmark_module("drafters").Setup(end_tokens=trace.end_tokens)
-    found = benchmark_module("race").race(trace, setup, drafts=50)
+    trace = benchmark_module("drafting.traces").generated(steps=2, states=3)
+    setup = benchmark_module("drafting.drafters").Setup(end_tokens=trace.end_tokens)
+    found = benchmark_module("drafting.race").race(trace, setup, drafts=50)
     assert (found.drafts, found.malformed) == (50, 0)
     assert found.committed > 0

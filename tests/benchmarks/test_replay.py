@@ -39,7 +39,7 @@ class Oracle:
 
 
 def test_a_path_is_accepted_as_far_as_it_agrees() -> None:
-    accepted = benchmark_module("replay").accepted
+    accepted = benchmark_module("drafting.replay").accepted
     tokens, parents = [5, 6, 7, 8, 9], [-1, -1, 0, 1, 3]  # 5 7 | 6 8 9
     assert accepted(tokens, parents, [6, 8, 9, 4]) == [1, 3, 4]
     assert accepted(tokens, parents, [6, 7]) == [1]
@@ -50,30 +50,33 @@ def test_a_path_is_accepted_as_far_as_it_agrees() -> None:
 
 @pytest.mark.parametrize("batch", [1, 4, 100])
 def test_what_is_said_is_what_was_recorded(batch: int) -> None:
-    turns = benchmark_module("traces").generated(steps=1, states=3, samples=4).turns
+    turns = benchmark_module("drafting.traces").generated(steps=1, states=3, samples=4).turns
     oracle = Oracle(turns, right=3)
-    counts = benchmark_module("replay").replay(oracle, turns, batch=batch)
+    counts = benchmark_module("drafting.replay").replay(oracle, turns, batch=batch)
     assert oracle.said == [turn.tokens.tolist() for turn in turns]
     assert sorted(oracle.ended) == list(range(len(turns)))
     assert counts.emitted == sum(len(turn.tokens) for turn in turns)
 
 
 def test_each_step_emits_the_accepted_tokens_and_one_more() -> None:
-    turns = benchmark_module("traces").generated(steps=1, states=3, samples=4).turns
-    steps = {right: benchmark_module("replay").replay(Oracle(turns, right), turns, batch=1).steps for right in (0, 3)}
+    turns = benchmark_module("drafting.traces").generated(steps=1, states=3, samples=4).turns
+    steps = {
+        right: benchmark_module("drafting.replay").replay(Oracle(turns, right), turns, batch=1).steps
+        for right in (0, 3)
+    }
     assert steps[0] == sum(len(turn.tokens) for turn in turns)
     assert steps[3] == sum(-(-len(turn.tokens) // 4) for turn in turns)
 
 
 def test_full_batches_stop_when_turns_run_out() -> None:
-    turns = benchmark_module("traces").generated(steps=1, states=2, samples=4).turns
-    counts = benchmark_module("replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
+    turns = benchmark_module("drafting.traces").generated(steps=1, states=2, samples=4).turns
+    counts = benchmark_module("drafting.replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
     assert counts.steps == 3 * counts.rounds > 0
 
 
 def test_turns_of_a_dialogue_follow_one_another() -> None:
     tokens, mask = np.arange(9, dtype=np.int32), np.array([1, 1, 0, 1, 1, 1, 0, 0, 1], np.uint8)
-    split = benchmark_module("traces").split
+    split = benchmark_module("drafting.traces").split
     first, second = (
         split(tokens[:1], tokens + start, mask, start=start, sample=0, env="dialogues") for start in range(2)
     )
@@ -83,13 +86,13 @@ def test_turns_of_a_dialogue_follow_one_another() -> None:
         rows: list[int] = []
         oracle = Oracle(in_turn if dialogues else [*first, *second], 0)
         watch = lambda _, paths, rows=rows: rows.append(len(paths))  # noqa: E731
-        benchmark_module("replay").replay(oracle, [*first, *second], batch=6, dialogues=dialogues, watch=watch)
+        benchmark_module("drafting.replay").replay(oracle, [*first, *second], batch=6, dialogues=dialogues, watch=watch)
         assert rows == expected
 
 
 def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt() -> None:
-    replay, drafters = benchmark_module("replay").replay, benchmark_module("drafters")
-    turns = benchmark_module("traces").generated(steps=4, states=4).turns
+    replay, drafters = benchmark_module("drafting.replay").replay, benchmark_module("drafting.drafters")
+    turns = benchmark_module("drafting.traces").generated(steps=4, states=4).turns
     learning = replay(drafters.Turntree(drafters.Setup()), turns, batch=1)
     fresh = [replay(drafters.Turntree(drafters.Setup()), [turn], batch=1) for turn in turns[:8]]
     assert learning.tokens_per_step > 2.5
@@ -97,8 +100,8 @@ def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt() ->
 
 
 def test_the_measures_run_on_generated_turns() -> None:
-    measures, drafters = benchmark_module("measures"), benchmark_module("drafters")
-    trace = benchmark_module("traces").generated(steps=2, states=3)
+    measures, drafters = benchmark_module("drafting.measures"), benchmark_module("drafting.drafters")
+    trace = benchmark_module("drafting.traces").generated(steps=2, states=3)
     setup = drafters.Setup(end_tokens=trace.end_tokens)
     assert measures.equal_work(trace, setup, batch=1, drafted_per_step=2.0).drafted_per_step <= 2.02
     assert 0 <= measures.calibration_error(trace, setup, batch=4) < 0.5

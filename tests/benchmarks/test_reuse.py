@@ -9,13 +9,13 @@ pytest.importorskip("transformers")
 
 
 def test_advantages_are_normalised_within_a_task() -> None:
-    advantages = benchmark_module("reuse_training").group_advantages([1.0, 0.0, 1.0, 1.0], 2)
+    advantages = benchmark_module("trained.training").group_advantages([1.0, 0.0, 1.0, 1.0], 2)
     assert advantages[:2] == pytest.approx([1.0, -1.0], abs=1e-4)
     assert advantages[2:] == [0.0, 0.0]
 
 
 def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact() -> None:
-    at = benchmark_module("reuse_acceptance").at
+    at = benchmark_module("reusing.acceptance").at
     p, q = np.random.default_rng(0).dirichlet(np.ones(8), (2, 50))
     kept, by_all, distance, naive = at(p, q, 1)
     assert kept < by_all
@@ -25,7 +25,7 @@ def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact() -> None:
 
 
 def test_every_epoch_has_the_same_tasks() -> None:
-    setting = benchmark_module("reuse_training").Setting(
+    setting = benchmark_module("trained.training").Setting(
         env="e", env_kwargs={}, tasks=6, batch=2, samples=2, learning_rate=1.0
     )
     assert [setting.indices(step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]

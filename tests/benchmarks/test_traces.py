@@ -8,7 +8,7 @@ from benchmark_modules import benchmark_module
 
 from turntree.spec_tree import DialogueState
 
-traces = benchmark_module("traces")
+traces = benchmark_module("drafting.traces")
 
 END = 99
 

@@ -7,7 +7,7 @@ from benchmark_modules import benchmark_module
 
 
 def check(name: str) -> None:
-    rows = list(benchmark_module("external_rows").rows(name, 4000))
+    rows = list(benchmark_module("laws.external_rows").rows(name, 4000))
     assert [row for row in rows if not row.holds] == []
     assert len(rows) == 3
 

@@ -43,7 +43,7 @@ def record(run: Path, episodes: Said) -> Path:
 
 async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, tmp_path: Path) -> None:
     export_trace(record(tmp_path, said), vocab=5000).trace.save(tmp_path / "run.npz")
-    read = benchmark_module("traces").load(tmp_path / "run.npz", states=2)
+    read = benchmark_module("drafting.traces").load(tmp_path / "run.npz", states=2)
     order = sorted(said, key=lambda label: ((label[0] - 1) // 2, label[2], label[1]))  # epoch, sample, state
     expected = [turn for label in order for turn in said[label].turns]
     assert len(read.turns) == len(expected) == 3 * 8

@@ -18,17 +18,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from claims import LEVEL, Row
 from scipy.stats import chi2, ncx2
-from stored_turn_laws import lenient_formula
 
+from laws.claims import LEVEL, Row
+from laws.stored_turn import lenient_formula
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from cpu_sglang import beside, prepare
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama

@@ -7,11 +7,11 @@ is what its policy says. ``broken`` names a fault: the control.
 
 from __future__ import annotations
 
-from dialogue_laws import observe
-from enumeration import Choose, Tokens, outcomes, race_joint
-from point_mass_laws import chain_of, walk
-from policies import Law, Policy, after, finish
-from stored_turn_laws import trained
+from laws.dialogues import observe
+from laws.enumeration import Choose, Tokens, outcomes, race_joint
+from laws.point_mass import chain_of, walk
+from laws.policies import Law, Policy, after, finish
+from laws.stored_turn import trained
 
 GAIN = 0.5
 """How far a rollout moves the policy towards its own tokens."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provenance import command_line
+from common.provenance import command_line
 
 
 class Cells:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from enumeration import Choose, Tokens, outcomes
-from point_mass_laws import chain_of, walk
-from policies import Law, Policy, after, finish
-from stored_turn_laws import reuse
+
+from laws.enumeration import Choose, Tokens, outcomes
+from laws.point_mass import chain_of, walk
+from laws.policies import Law, Policy, after, finish
+from laws.stored_turn import reuse
 
 OBSERVATION = 100
 """Added to an observation to make it a token of its own."""

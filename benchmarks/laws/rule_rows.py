@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
-import rule_draws as draws
-from claims import LEVEL, Row, enumerated
-from dialogue_laws import dialogue, two_turn_law
-from enumeration import marginal, outcomes, tv
-from point_mass_laws import chain_law, sibling_law, transformed, transformed_tree_law, tree_law
-from policies import Law, Policy, near, plain, policy, product
-from resume_laws import episode_law, order_law, turn_law
-from run_ahead_laws import ahead_dialogue_law, ahead_law
-from stored_turn_laws import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
 
+from laws import rule_draws as draws
+from laws.claims import LEVEL, Row, enumerated
+from laws.dialogues import dialogue, two_turn_law
+from laws.enumeration import marginal, outcomes, tv
+from laws.point_mass import chain_law, sibling_law, transformed, transformed_tree_law, tree_law
+from laws.policies import Law, Policy, near, plain, policy, product
+from laws.resume import episode_law, order_law, turn_law
+from laws.run_ahead import ahead_dialogue_law, ahead_law
+from laws.stored_turn import epochs_law, lenient_formula, picked_law, ratio_law, replay_law, trained_law, two_uses_law
 from turntree.spec_tree.rules.transforms import Transforms
 
 TRANSFORMS = Transforms(

@@ -14,10 +14,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
-from enumeration import Choose, Floats, Tokens, outcomes
-from policies import Law, Policy, finish
-from run_ahead_laws import learnt
-
+from laws.enumeration import Choose, Floats, Tokens, outcomes
+from laws.policies import Law, Policy, finish
+from laws.run_ahead import learnt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.resuming.interrupted_turns import InterruptedTurns

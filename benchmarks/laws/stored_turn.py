@@ -10,11 +10,11 @@ import itertools
 from functools import cache
 
 import numpy as np
-from enumeration import Choose, Floats, Region, Tokens, outcomes, race_joint, regions, toss
 from numpy.typing import NDArray
-from point_mass_laws import chain_of, point_mass_coin, walk
-from policies import Law, Policy, along, finish, near
 
+from laws.enumeration import Choose, Floats, Region, Tokens, outcomes, race_joint, regions, toss
+from laws.point_mass import chain_of, point_mass_coin, walk
+from laws.policies import Law, Policy, along, finish, near
 from turntree.spec_tree.rules.verify import behaviour, point_mass_chain, prefix, ratio_accept, ratio_chain, residual
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -34,7 +34,7 @@ from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.records.recording import RunFolder
 
-SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 WAYS = {
     "none": "[none]",
     "tree": "[tree]",

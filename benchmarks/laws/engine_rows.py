@@ -12,10 +12,10 @@ from unittest import mock
 
 import numpy as np
 import torch
-from claims import LEVEL, Row
 from scipy.stats import chi2, ncx2
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from laws.claims import LEVEL, Row
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local import sampling as emission
 from turntree.agents.engines.local.core import EngineCore

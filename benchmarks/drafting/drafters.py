@@ -32,8 +32,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from traces import Turn
 
+from drafting.traces import Turn
 from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
 
 Tokens = NDArray[np.int32]

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from drafters import DRAFTERS, TIMED, Drafter, Setup, Turntree
-from replay import Clock, Replay, replay
-from traces import Trace, Turn
 
+from drafting.drafters import DRAFTERS, TIMED, Drafter, Setup, Turntree
+from drafting.replay import Clock, Replay, replay
+from drafting.traces import Trace, Turn
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn
 from turntree.agents.engines.drafting.step_bound import draft_length
 from turntree.spec_tree import DraftBatch, ForestConfig, SpecForest
@@ -42,8 +42,8 @@ COMPILE = """
 import time
 start = time.perf_counter()
 import numpy as np
-from drafters import Setup, Turntree
-from traces import Turn
+from drafting.drafters import Setup, Turntree
+from drafting.traces import Turn
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.store.warm_up import warm_up
 imported = time.perf_counter()
@@ -351,7 +351,7 @@ def compilation() -> tuple[Compilation, Compilation]:
         for _ in range(2):
             run = subprocess.run(
                 [sys.executable, "-c", COMPILE],
-                cwd=Path(__file__).parent,
+                cwd=Path(__file__).parents[1],
                 env=environment,
                 capture_output=True,
                 text=True,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from enumeration import Choose, Floats, Tokens, outcomes
+
+from laws.enumeration import Choose, Floats, Tokens, outcomes
 
 Law = dict[Tokens, float]
 Policy = Callable[[Tokens], Floats]

@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass, field
 
 import numpy as np
-from drafters import Setup, Turntree
-from traces import Trace
 
+from drafting.drafters import Setup, Turntree
+from drafting.traces import Trace
 from turntree.spec_tree import DraftBatch, UnknownTurn
 
 

@@ -39,7 +39,7 @@ EPOCHS = {
 """Trace -> of the tries at each state, the first of one epoch, the first of the next, and where that ends."""
 RECORDED = {"demo": 32, "smollm2": 8}
 """The same of the training runs whose traces are part of the repository."""
-RECORDED_FOLDER = Path(__file__).resolve().parent / "recorded"
+RECORDED_FOLDER = Path(__file__).resolve().parents[1] / "recorded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def folder(given: Path | None = None) -> Path:
     Raises:
         NoTraces: If there is none.
     """
-    repository = Path(__file__).resolve().parent.parent
+    repository = Path(__file__).resolve().parents[2]
     path = (given or Path(os.environ.get("TURNTREE_DATA", repository.parent / "shared"))) / "traces"
     if not path.is_dir():
         raise NoTraces(

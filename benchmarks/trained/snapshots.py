@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reuse_training import Player, Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
+from trained.training import Player, Setting, Trainer
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.forward.model import Policy

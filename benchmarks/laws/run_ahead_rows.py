@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-from claims import Row
-from engine_rows import HOW, MODELS, SIZE, policy, sample
 
+from laws.claims import Row
+from laws.engine_rows import HOW, MODELS, SIZE, policy, sample
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.protocol import Completion, TurnRequest

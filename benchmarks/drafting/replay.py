@@ -14,8 +14,9 @@ from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
-from drafters import Drafter, Tokens
-from traces import Turn
+
+from drafting.drafters import Drafter, Tokens
+from drafting.traces import Turn
 
 Watch = Callable[[Any, list[list[int]]], None]
 """Called with what was drafted and the accepted nodes of each row."""

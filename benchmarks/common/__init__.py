@@ -1,0 +1,1 @@
+"""What every benchmark says of where it ran, and tables that grow by cells."""

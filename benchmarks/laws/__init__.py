@@ -1,0 +1,1 @@
+"""Exact distributions of what each rule gives, and the rows of ``exactness.py``."""

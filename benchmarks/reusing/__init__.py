@@ -1,0 +1,1 @@
+"""The ways to use earlier rollouts, for ``reuse.py``."""

@@ -1,0 +1,1 @@
+"""Policies that are trained a little between epochs, and vLLM stepped by hand to play them."""
