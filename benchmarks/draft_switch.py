@@ -1,0 +1,222 @@
+"""Drafts that never lose: total time beside the stock engine, simulated, with and without the switch.
+
+    python benchmarks/draft_switch.py [--lengths math_cot_100x8] [--json OUT]
+
+Dialogues of recorded lengths, 256, 64 or 4 at once, are played by an engine whose steps last what one H200 takes for a
+model of 1.5 billion parameters: without drafts as measured and estimated for vLLM 0.24.0 as it is, with drafts as that
+was ("now") and as it is planned after each step of the work on it. Every step is noisy; some are hiccups; the machine's
+load may drift. The engine works ahead: a decision shows two steps later, and what is seen of it two steps after.
+
+Ways: drafts in every step; today's ``DraftBudget`` alone (all or nothing here), which compares with undrafted steps of
+the engine with drafts (``UNDRAFTED``), not with the stock engine; ``DraftSwitch``. All that is random but noise, and
+load and hiccups, are functions of the tokens sampled so far, so that all ways meet the same.
+
+Not covered: which of the dialogues gain (all do alike), and what real steps take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common.provenance import provenance
+from drafting import traces
+
+from turntree.spec_tree.budget.draft_budget import DraftBudget
+from turntree.spec_tree.budget.draft_switch import DraftSwitch
+
+ROWS = (4, 64, 256)
+STOCK = (2.5, 5.0, 13.0)
+UNDRAFTED = (8.75, 11.0, 18.0)
+"""Milliseconds of a step of the engine with a drafter, now, in which nothing is drafted."""
+DRAFTED = {
+    "now": (9.7, 19.0, 35.0),
+    "full graphs": (5.7, 15.0, 32.0),
+    "fused verification": (4.6, 13.0, 25.0),
+    "drafter on arrays": (4.0, 11.0, 21.0),
+    "asynchronous": (2.8, 7.5, 15.0),
+    "wide tails": (2.5, 7.0, 15.0),
+}
+"""Milliseconds of a step with drafts, by requests, after each step of the plan."""
+DEPTH, LAG, NOISE = 8, 2, 0.05
+HICCUP = 0.05
+"""Seconds, once in as many tokens as 400 stock steps sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Dialogues to play."""
+
+    rows: int
+    """At once."""
+    epochs: int
+    gain: Callable[[float], float]
+    """Tokens of a request in a step with drafts, by the epochs played so far."""
+    drift: float = 0.0
+
+
+def loads() -> dict[str, Load]:
+    """By name: texts of which little is found again, first epochs, and some where drafts pay."""
+    found = {
+        "nothing found, 256": Load(rows=256, epochs=2, gain=lambda at: 1.0),
+        "low overlap, 256": Load(rows=256, epochs=2, gain=lambda at: 1.15),
+        "low overlap, 64": Load(rows=64, epochs=1, gain=lambda at: 1.1),
+        "low overlap, 4": Load(rows=4, epochs=1, gain=lambda at: 1.15),
+        "first epochs, 256": Load(rows=256, epochs=3, gain=lambda at: 1 + 1.75 * min(at, 2.0)),
+        "stops, 256": Load(rows=256, epochs=3, gain=lambda at: 4.5 if at < 1 else 1.05),
+        "found, 256": Load(rows=256, epochs=3, gain=lambda at: 4.5),
+        "found, 64": Load(rows=64, epochs=2, gain=lambda at: 3.0),
+        "found, 4": Load(rows=4, epochs=1, gain=lambda at: 3.0),
+    }
+    drifting = {f"{name}, drifting": Load(**{**vars_of(load), "drift": 0.3}) for name, load in found.items()}
+    return {**found, **drifting}
+
+
+def vars_of(load: Load) -> dict[str, Any]:
+    return {name: getattr(load, name) for name in load.__dataclass_fields__}
+
+
+class Stock:
+    def allows(self, rows: int, now: float) -> bool:
+        return False
+
+    def observe(self, **_: Any) -> None:
+        pass
+
+
+class Always(Stock):
+    def allows(self, rows: int, now: float) -> bool:
+        return True
+
+
+class Switched(Stock):
+    def __init__(self) -> None:
+        self.switch = DraftSwitch()
+
+    def allows(self, rows: int, now: float) -> bool:
+        return self.switch.wants(rows, now=now)
+
+    def observe(self, *, drafted: int, accepted: int, **step: Any) -> None:
+        self.switch.observe(**step, drafted=drafted > 0)
+
+
+class Alone(Stock):
+    """The budget, which sees an undrafted step of its own engine where it drafts nothing."""
+
+    def __init__(self) -> None:
+        self.budget = DraftBudget(0.05)
+
+    def allows(self, rows: int, now: float) -> bool:
+        return self.budget.allow(rows).nodes > 0
+
+    def observe(self, *, rows: int, emitted: int, seconds: float, drafted: int, accepted: int) -> None:
+        share = emitted / rows - 1
+        taken = np.zeros(drafted, bool)
+        taken[:accepted] = True
+        self.budget.observe(
+            rows=rows,
+            tokens=rows + drafted,
+            estimates=np.full(drafted, min(0.99, max(0.06, share / DEPTH)), np.float32),
+            accepted=taken,
+            seconds=seconds,
+        )
+
+
+def play(way: Stock, load: Load, lengths: list[int], stage: str, *, seed: int = 0) -> float:
+    """Seconds of all epochs."""
+    rng, passed, done = np.random.default_rng(seed), 0.0, 0
+    lag = 0 if isinstance(way, Alone) else LAG
+    seen: deque[dict[str, Any]] = deque()
+    was = False
+    total = sum(lengths) * load.epochs
+    for epoch in range(load.epochs):
+        waiting = np.random.default_rng((seed, epoch)).permutation(lengths).tolist()
+        live = np.zeros(0, np.int64)
+        while waiting or len(live):
+            fresh = [waiting.pop() for _ in range(min(load.rows - len(live), len(waiting)))]
+            live = np.concatenate([live, np.array(fresh, np.int64)])
+            rows, at = len(live), done / total
+            drafts = way.allows(rows, passed)
+            more = max(load.gain(at * load.epochs) - 1, 0.0) if drafts else 0.0
+            sampled = np.minimum(1 + rng.binomial(DEPTH, more / DEPTH, rows), live)
+            plain = np.interp(rows, ROWS, UNDRAFTED if isinstance(way, Alone) else STOCK)
+            costs = [plain, np.interp(rows, ROWS, DRAFTED[stage])]
+            milliseconds = costs[drafts] if drafts == was else sum(costs) / 2
+            busy = 1 + load.drift * (np.sin(20 * at) + 0.5 * np.sin(150 * at)) / 1.5
+            seconds = float(milliseconds / 1e3 * busy * np.exp(NOISE * rng.standard_normal()))
+            emitted = int(sampled.sum())
+            seconds += HICCUP * ((done + emitted) // (400 * load.rows) - done // (400 * load.rows))
+            done, passed, was = done + emitted, passed + seconds, drafts
+            drafted = DEPTH * rows if drafts else 0
+            seen.append(
+                {"rows": rows, "emitted": emitted, "seconds": seconds, "drafted": drafted, "accepted": emitted - rows}
+            )
+            if len(seen) > lag:
+                way.observe(**seen.popleft())
+            live = live - sampled
+            live = live[live > 0]
+    return passed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One load after one step of the plan, as time of the stock engine over that of the way."""
+
+    load: str
+    stage: str
+    always: float
+    budget_alone: float | None
+    """Now alone: what an undrafted step of the engine takes is not known of the others."""
+    switch: float
+
+
+def measure(lengths: list[int]) -> list[Row]:
+    rows = []
+    for name, load in loads().items():
+        some = lengths if load.rows > 4 else lengths[::16]
+        stock = play(Stock(), load, some, "now")
+        for stage in DRAFTED:
+            alone = stock / play(Alone(), load, some, stage) if stage == "now" else None
+            always, switch = (stock / play(way, load, some, stage) for way in (Always(), Switched()))
+            row = Row(
+                load=name,
+                stage=stage,
+                always=round(always, 3),
+                budget_alone=None if alone is None else round(alone, 3),
+                switch=round(switch, 3),
+            )
+            rows.append(row)
+            print(f"{name:30} {stage:20} {row.always:7.2f} {row.budget_alone or '-':>7} {row.switch:7.3f}", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", default="math_cot_100x8", help="trace whose dialogues' lengths are played")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    trace = traces.load(traces.find(options.lengths, options.data), states=100)
+    lengths = [len(turn.tokens) for turn in trace.turns][:400]
+    print(f"{'load':30} {'stage':20} {'always':>7} {'budget':>7} {'switch':>7}   (stock is 1)")
+    rows = measure(lengths)
+    worst = {
+        "always": min(row.always for row in rows),
+        "budget_alone": min(row.budget_alone for row in rows if row.budget_alone),
+        "switch": min(row.switch for row in rows),
+        "switch_beside_always_where_drafts_pay": min(row.switch / row.always for row in rows if row.always >= 1.3),
+    }
+    print("worst", {name: round(value, 3) for name, value in worst.items()})
+    if options.json:
+        report = {**provenance(["numpy", "numba"]), "worst": worst, "rows": [asdict(row) for row in rows]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
