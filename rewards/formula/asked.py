@@ -18,7 +18,7 @@ from turntree.rewards.formula.syntax.walk import ordered
 from turntree.rewards.limits import LimitExceeded
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+")
+_PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+|(?<![\w.])\d{1,4}!(?!\w)")
 _AMOUNT = r"(?:\$|\\\()?\s*((?:\\d?frac\s*\{\d+\}\s*\{\d+\}|\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?))\s*"
 _WORDED = tuple(
     (re.compile(pattern.replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)

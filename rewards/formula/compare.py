@@ -17,7 +17,7 @@ from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
-from turntree.rewards.formula.syntax.plain import commands_stripped, plain
+from turntree.rewards.formula.syntax.plain import bared, commands_stripped, plain
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.tolerance import within_tolerance
@@ -27,10 +27,13 @@ from turntree.rewards.formula.values.symbolic import equal_by_sympy
 from turntree.rewards.limits import LimitExceeded
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.extract import Answer
+from turntree.rewards.reading.scales import changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
 _ROW = 3
+_WORDS_BEFORE = 3
+_LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 """Letters that may be a word or a product."""
@@ -52,7 +55,7 @@ def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -
     Returns:
         The verdict, undecided only if the gold answer cannot be read or computed.
     """
-    gold = without_hidden(gold)
+    gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
     verdict = _compare(gold, answer, contract)
     if verdict.correct is None and understands(gold, contract):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
@@ -203,8 +206,10 @@ def _parsed(text: str, *, prose: bool) -> Node:
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)
-    if len(found) != 1:
+    if len(found) != 1 or "?" in text:
         raise Malformed("not one value in a sentence")
+    if changes_unknown(" ".join(_LOWER_WORD.findall(text[: text.index(found[0])].lower())[-_WORDS_BEFORE:])):
+        raise Malformed("words that may change a value")
     from turntree.rewards.formula.units import check_words
 
     check_words(text)

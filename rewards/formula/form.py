@@ -64,7 +64,7 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], Form], ...] = tuple(
     for words, pattern, has in (
         (
             "prime",
-            r"prime factori[sz]ation|(?:product|powers) of (?:\w+ )?primes?|into (?:its )?prime factors",
+            r"prime factori[sz]ation|(?:product|powers) of (?:\w+ )?primes?|into (?:its )?prime(?: factor)?s",
             shapes.is_factored,
         ),
         (

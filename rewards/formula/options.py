@@ -21,7 +21,10 @@ _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
 _WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
-_TEXT_LETTER = re.compile(r"\s*\(?(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?)\)?\s*[.,]?\s*")
+_TEXT_LETTER = re.compile(
+    r"\s*\(?(?:\\text(?:bf|it|rm)?\s*\{\s*\(?\s*([A-Z])\s*\)?\s*\}|\(?([A-J])\)?|"
+    r"(?<=\()\\math(?:bf|rm)\s*\{\s*([A-Z])\s*\}(?=\)))\)?\s*[.,]?\s*"
+)
 _LETTERS = re.compile(r"[A-Z](?:\s*(?:,|and|&|\s)\s*(?:and\s+)?[A-Z])+")
 _BEFORE_VALUE = re.compile(
     r"\s*(?:\\(?:text(?:bf|it|rm)?|math(?:bf|rm))\s*\{\s*\(?[A-J]\)?[.:]?\s*\}|\([A-J]\)|[A-J][.)])"

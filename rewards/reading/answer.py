@@ -36,7 +36,7 @@ def final_answer(text: str) -> str | None:
     spoken = without_thoughts(text)[0] if may_think(text) else text
     _, mark, rest = spoken.rpartition(_MARK)
     line = rest.strip(" \t").split("\n", 1)[0].strip()
-    answer = line.removesuffix(".").strip()
+    answer = line if line.endswith("..") else line.removesuffix(".").strip()
     return answer if mark and answer else None
 
 

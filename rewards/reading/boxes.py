@@ -40,6 +40,7 @@ REDEFINED = re.compile(
     r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
 )
 """A box that prints something else."""
+_AROUND = " \n.$~"
 _MAY_BELONG = BESIDE | {" "}
 _LOOK_BACK = 64
 _GAP = 60
@@ -153,7 +154,7 @@ def find_boxes(text: str) -> Boxes | None:
 
 def _fills(outer: _Box, inner: _Box) -> bool:
     """Whether a box holds another one and nothing else."""
-    return len(outer.content.strip()) == inner.end - inner.start
+    return len(outer.content.strip(_AROUND)) == inner.end - inner.start
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:

@@ -43,7 +43,7 @@ def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = 
     right = _number(gold)
     if right is None:
         return None
-    if question and "/" in text:
+    if (question or contract.kind is Kind.INTEGER) and "/" in text:
         return None
     ours = _number(text)
     return None if ours is None else _NUMBER[ours == right]

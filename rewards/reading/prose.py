@@ -30,7 +30,8 @@ _ANCHORS = ("nswer", "esult", "NSWER", "ESULT", "espuesta", "ntwort", "isposta",
 _HEADING = re.compile(r"\s*(?:step|final|answer|solution|conclusion|part|case|summary)\b", re.IGNORECASE)
 _END = re.compile(
     r"\n|\uff0c(?=[\u5171\u4e00\u5373\u5176\u56e0\u6240\u8fd9])|"
-    r"(?<!\bi\.e)(?<!\be\.g)[.!?](?=\s|$|\*)|;\s|\u3002|,?\s+(?:because|since|which|so that|as required|where|"
+    r"(?<!\bi\.e)(?<!\be\.g)(?<!\.\.)(?:[.?]|!(?!\s*=))(?=\s|$|\*)|;\s|\u3002|"
+    r",?\s+(?:because|since|which|so that|as required|where|"
     r"I hope)\b|"
     r",?\s+(?:(?:and|but) not|not|rather than|instead of)\s+(?=[-$\\(*]{0,3}(?:\d|[A-Z]\b))"
 )
@@ -125,7 +126,7 @@ def from_anchor(text: str) -> Anchored | None:
     else:
         negated = negated or bool(_NEGATED.match(rest))
     stop = _END.search(rest, start)
-    end = stop.start() if stop else len(rest)
+    end = len(rest) if stop is None else stop.end() if stop[0] == "?" else stop.start()
     phrase = rest[:end].strip(" *,")
     beside = offered(rest, end)
     if not start:

@@ -300,7 +300,7 @@ class Parser(Commands):
     def _unit_part(self) -> list[str]:
         """The numerator or the denominator of a unit that is written as a fraction."""
         self.expect("{")
-        part = self._unit()
+        part = [self.take().text] if self.next.kind == "sym" and self.ahead().text == "}" else self._unit()
         self.expect("}")
         return part
 

@@ -8,10 +8,60 @@ _STYLE = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])|\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|"
     r"mbox|operatorname)(?![a-zA-Z])|\\[,!;: ]|\\q?quad(?![a-zA-Z])|(?<!\\)[${}~\s]|\\[()]|\\ "
 )
+_STOP = re.compile(r"(?<!\.)\.$")
 HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
+_ENDING = frozenset(" ~.,;:!d\\")
+"""Last characters of what may be dropped behind an answer."""
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|mathit|mbox|operatorname|boxed)\s*(?![a-zA-Z])|\\[,!;:()\[\]]|[${}~]"
 )
+
+
+_LEADING = re.compile(r"(?:\s|~|\\(?:displaystyle|textstyle|q?quad)(?![a-zA-Z])|\\[,!;: ])+")
+_TRAILING = re.compile(r"(?:\s|~|\\(?:q?quad)(?![a-zA-Z])|\\[,!;: ]|(?<![.\\])\.(?=\s*$)|(?<!\\)\\(?=$))+$")
+_MATH = re.compile(r"\$([^$]*)\$|\$\$([^$]*)\$\$|\\\(((?:(?!\\[()]).)*)\\\)|\\\[((?:(?!\\[\[\]]).)*)\\\]", re.DOTALL)
+_SIZED = re.compile(r"\\(?:left|right|[bB]igg?[lrm]?)\s*(?=[()\[\]])")
+_ROMAN = re.compile(r"(?:(\\circ|\\mu)\s*)?\\mathrm\s*\{(?(1)(?=\w\})|(?=[ (]|[^{}]{2}))")
+"""Upright letters that are words, or a unit."""
+_SPACES = re.compile(r"(?:(?<!\\)~|[\n\t\u00a0])+")
+_BOX_OF_TEXT = re.compile(r"\\[mh]box\s*\{")
+_COLON = re.compile(r"(?:\\!)*\\colon(?![a-zA-Z]) ?(?:\\!)*|\{:\}")
+_BAR = re.compile(r"\\mid(?![a-zA-Z]) ?")
+_BRACED = re.compile(r"\{(?!.*\\(?:over|choose|atop)(?![a-z]))((?:[^{},]|\{(?:[^{},]|\{[^{},]*\})*\})*)\}")
+"""Braces around something that is no list: nobody sees them."""
+
+
+def bared(text: str) -> str:
+    r"""An answer without what only sets it: spacing and a full stop around it, signs of mathematics, sizes of brackets.
+
+    Words in upright letters are text.
+
+    Example:
+        >>> bared(r"\displaystyle \left(1, 2\right)\,."), bared("$5$"), bared("0.3...")
+        ('(1, 2)', '5', '0.3...')
+    """
+    text = " ".join(_SPACES.split(text)).strip()
+    if "\\left" in text or "\\right" in text or "\\big" in text or "\\Big" in text:
+        text = _SIZED.sub("", text)
+    if "\\mathrm" in text:
+        text = _ROMAN.sub(lambda match: (match[1] or "") + r"\text{", text)
+    if "\\mbox" in text or "\\colon" in text:
+        text = _COLON.sub(":", _BOX_OF_TEXT.sub(r"\\text{", text))
+    if text.count("\\mid") % 2 == 0 and "\\mid" in text:  # a single one stands between two things
+        text = _BAR.sub("|", text)
+    while True:
+        inner = text
+        if (leading := _LEADING.match(inner)) is not None:
+            inner = inner[leading.end() :]
+        if inner[-1:] in _ENDING:
+            inner = _TRAILING.sub("", inner)
+        if inner[:1] in ("$", "\\") and (signs := _MATH.fullmatch(inner)) is not None:
+            inner = next(filter(None, signs.groups()), "")
+        if inner[:1] == "{" and (braced := _BRACED.fullmatch(inner)) is not None:
+            inner = braced[1]
+        if inner == text:
+            return text
+        text = inner
 
 
 def plain(text: str) -> str:
@@ -22,8 +72,8 @@ def plain(text: str) -> str:
         True
     """
     text = HALF_OF_DAY.sub(r"\1m", text)
-    if re.fullmatch(r"[^\\^_]*", text := text.strip().rstrip(".")) or "\\text" in text:
-        words = _STYLE.sub("", text).strip().rstrip(".")
+    if re.fullmatch(r"[^\\^_]*", text := _STOP.sub("", text.strip())) or "\\text" in text:
+        words = _STOP.sub("", _STYLE.sub("", text).strip())
         if re.fullmatch(r"[A-Za-z' -]+", words):
             return words.lower() if len(words) > 1 else words
     return re.sub(

@@ -231,6 +231,8 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
         content = _PRINTED.get(written[1], written[1]) if "operator" in written[0] else written[1]
         if "math" in written[0][:7] and content in _UNIT_LETTERS and tokens and tokens[-1].kind == "num":
             tokens.append(Token("word", content, spaced))
+        elif "operator" in written[0] and content in ("lim", "det"):
+            tokens.append(Token("cmd", content, spaced))
         elif len(content.strip()) == 1 and content.strip().isalpha() and "math" in written[0][:7]:
             tokens.append(Token("sym", content.strip(), spaced))
         else:
