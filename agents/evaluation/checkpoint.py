@@ -46,6 +46,8 @@ class Checkpoint:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise MissingExtra("reading a model", "local") from error
+        if _is_path(name):
+            check_weights(Path(name))
         config = None
         with nullcontext() if _is_path(name) else hub_asked_once() as alone:
             try:
@@ -59,6 +61,22 @@ class Checkpoint:
                     reason = f"{alone}, and it is not in the cache; give the folder of a model"
                 raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
         return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
+
+
+def check_weights(folder: Path) -> None:
+    """Read the heads of a model's files of weights, which say how long they are.
+
+    Raises:
+        CheckpointError: If a file is cut off, or none of its kind.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "numpy"):
+                pass
+        except SafetensorError as error:
+            raise CheckpointError(f"the weights in {file} are damaged ({error}); copy the file again") from error
 
 
 def _is_path(name: str) -> bool:

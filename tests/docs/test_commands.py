@@ -127,4 +127,4 @@ def test_the_commands_of_a_page_run(page: Path, shell: Shell) -> None:
     for line in BEFORE.get(str(page.relative_to(ROOT)), []) + to_run(page):
         if (said := shell.run(f"{line} {found(SMALLER, line) or ''}".strip())) is not None:
             failed[line] = said
-    assert failed == {}
+    assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from turntree.agents.evaluation.checkpoint import check_weights
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
@@ -93,7 +94,10 @@ def hub_variables(model: str) -> dict[str, str]:
 
     Raises:
         ConfigError: If the model is no folder and cannot come from the hub either.
+        CheckpointError: If it is a folder with damaged weights.
     """
+    if Path(model).is_dir():
+        check_weights(Path(model))
     if Path(model).is_dir() or "://" in model:
         return {}
     from huggingface_hub import hf_hub_download, try_to_load_from_cache

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from turntree.agents.engines.local.forward.model import Policy
+from turntree.agents.errors import EngineFailed
 from turntree.agents.evaluation.checkpoint import Checkpoint, CheckpointError
+from turntree.agents.verl.run.variables import hub_variables
 
 
 def test_a_model_directory_gives_tokenizer_and_size(tiny_model: Path) -> None:
@@ -45,3 +50,20 @@ def test_a_model_of_a_hub_off_line_is_refused_in_one_line_at_once(
         Checkpoint.open("nobody/nothing")
     assert "\n" not in str(it.value)
     assert "Retrying" not in caplog.text
+
+
+def test_weights_that_are_cut_off_are_named_before_anything_loads(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+    for read in (Checkpoint.open, hub_variables):
+        with pytest.raises(CheckpointError, match=r"cut/model\.safetensors are damaged .*; copy the file again"):
+            read(str(tmp_path / "cut"))
+
+
+def test_weights_of_another_shape_are_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "other")
+    config = tmp_path / "other" / "config.json"
+    config.write_text(config.read_text().replace('"hidden_size": ', '"hidden_size": 1'))
+    with pytest.raises(EngineFailed, match=r"^the weights of .*other do not fit its config\.json"):
+        Policy.load(tmp_path / "other", dtype="float32", device="cpu")

@@ -21,7 +21,7 @@ from turntree.agents.engines.local.forward.linear import Blocked, block
 from turntree.agents.engines.local.forward.norm import join_norms
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
-from turntree.agents.errors import MissingExtra
+from turntree.agents.errors import EngineFailed, MissingExtra
 from turntree.spec_tree import DraftBatch
 
 
@@ -74,6 +74,7 @@ class Policy:
         Raises:
             FileNotFoundError: If ``path`` looks like a directory and does not exist.
             ValueError: If ``device`` is a GPU and PyTorch sees none.
+            EngineFailed: If the weights do not fit the configuration, or the memory.
         """
         place = _device(device)
         try:
@@ -84,7 +85,11 @@ class Policy:
             raise FileNotFoundError(
                 f"no model directory at {path}; give a directory in Hugging Face format or a model id"
             )
-        model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype))
+        try:
+            model = AutoModelForCausalLM.from_pretrained(str(path), dtype=getattr(torch, dtype))
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise EngineFailed(f"the weights of {path} do not fit its config.json, or the memory: {reason}") from error
         moved: Any = model
         return cls(moved.to(place))
 
