@@ -1,10 +1,12 @@
-"""Tool calls made while their turn is sampled, beside calls that wait for its end.
+"""Tool calls made before their turn has been sampled, beside calls that wait for its end.
 
 A dialogue of the calculator; each call takes ``--delay`` seconds, in which the process is free. The policy is of the
-demo's kind, trained by some steps of GRPO, as wide as ``--layers`` and ``--width`` make it. The store has one epoch of
-the tasks; the second has fresh noise. Each round both ways play the same episodes from the same store, in rotating
-order. In the kind ``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so
-that no call may run ahead: ``run`` counts what the tool itself was asked, ``calls`` those of the episodes.
+demo's kind, trained by some steps of GRPO, as wide as ``--layers`` and ``--width`` make it. The stores of drafts and of
+episodes have one epoch of the tasks; the second has fresh noise. Each round all ways play the same episodes from the
+same stores, in rotating order: ``after`` the turn, ``turn`` while it is sampled, where the engine foresees its end,
+and ``ahead`` also several turns before, as earlier episodes of the task tell. In the kind ``fork`` the environment is
+forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so that no call may run ahead: ``run`` counts what
+the tool itself was asked, ``calls`` those of the episodes.
 
     python benchmarks/calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import copy
 import json
 import statistics
 import tempfile
@@ -36,12 +39,14 @@ from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop.calls_ahead import CallsAhead
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.envs import Limits, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
 
 KINDS = ("fork", "pure", "impure")
-WAYS = ("after", "ahead")
+WAYS = ("after", "turn", "ahead")
+COUNTS = ("made", "used", "wasted", "saved_seconds")
 
 
 class Slow(Arithmetic):
@@ -86,9 +91,17 @@ class Played:
 
 
 def play(
-    engine: LocalEngine, renderer: Renderer, args: argparse.Namespace, kind: str, batch: int, epoch: int, ahead: bool
+    engine: LocalEngine,
+    renderer: Renderer,
+    args: argparse.Namespace,
+    kind: str,
+    batch: int,
+    epoch: int,
+    way: str,
+    stored: StoredEpisodes | None = None,
 ) -> Played:
-    """All episodes of an epoch, so many at once."""
+    """All episodes of an epoch, so many at once; those of ``stored`` are left as they are."""
+    stored = copy.deepcopy(stored) if epoch else stored
     make = Forkable if kind == "fork" else Slow
     envs = [make(kind, args.delay if epoch else 0.0) for _ in range(batch)]
     calls = CallsAhead(min_probability=args.min_probability)
@@ -109,7 +122,8 @@ def play(
                     index=task,
                     seed=task,
                     sampling=sampling,
-                    calls_ahead=calls if ahead else None,
+                    stored=stored if way == "ahead" else None,
+                    calls_ahead=None if way == "after" else calls,
                 )
             finally:
                 places.put_nowait(env)
@@ -131,21 +145,24 @@ def measure(
 ) -> dict[str, Any]:
     """One kind of environment, both ways."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    total, same, asked, made = CallsAhead(), 0, 0, 0
+    totals = {way: CallsAhead() for way in WAYS}
+    same, asked, made = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0), 0
+    play(engine, renderer, args, kind, batch, 0, "ahead", past := StoredEpisodes())
     for epoch in range(1, args.rounds + 1):
         found = {}
-        for way in WAYS[epoch % 2 :] + WAYS[: epoch % 2]:
+        for way in WAYS[epoch % len(WAYS) :] + WAYS[: epoch % len(WAYS)]:
             assert engine.forest is not None
             engine.forest.restore(store)
             engine.reset_prefix_cache()
-            found[way] = play(engine, renderer, args, kind, batch, epoch, way == "ahead")
+            found[way] = play(engine, renderer, args, kind, batch, epoch, way, past)
             seconds[way].append(found[way].seconds)
-        after, ahead = found["after"], found["ahead"]
-        same += sum(said(one) == said(other) for one, other in zip(after.episodes, ahead.episodes, strict=True))
-        asked += ahead.asked
-        made += sum(len(message.tool_calls) for one in ahead.episodes for message in one.messages)
-        for name in ("made", "used", "wasted", "saved_seconds"):
-            setattr(total, name, getattr(total, name) + getattr(ahead.calls, name))
+        after = found["after"].episodes
+        made += sum(len(message.tool_calls) for one in after for message in one.messages)
+        for way, one in found.items():
+            same[way] += sum(said(a) == said(b) for a, b in zip(after, one.episodes, strict=True))
+            asked[way] += one.asked
+            for name in COUNTS:
+                setattr(totals[way], name, getattr(totals[way], name) + getattr(one.calls, name))
     episodes = args.tasks * args.samples
     rates = {way: episodes / statistics.median(seconds[way]) for way in WAYS}
     return {
@@ -155,40 +172,26 @@ def measure(
         "rounds": args.rounds,
         "episodes_per_second": rates,
         "seconds": seconds,
-        "times": statistics.median(b / a for a, b in zip(seconds["ahead"], seconds["after"], strict=True)),
+        "times": {
+            way: statistics.median(b / a for a, b in zip(seconds[way], seconds["after"], strict=True)) for way in WAYS
+        },
         "calls": made,
         "run": asked,
-        "ahead": total.made,
-        "used": total.used,
-        "wasted": total.wasted,
-        "saved_seconds": total.saved_seconds,
-        "same_episodes": same / (episodes * args.rounds),
+        **{name: {way: getattr(totals[way], name) for way in WAYS} for name in COUNTS},
+        "same_episodes": {way: same[way] / (episodes * args.rounds) for way in WAYS},
     }
 
 
 def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     table = Table(title=title, title_justify="left")
-    for column in (
-        "kind",
-        "at once",
-        "episodes/s after",
-        "ahead",
-        "times",
-        "calls",
-        "run",
-        "ahead",
-        "used",
-        "wasted",
-        "saved s",
-        "same",
-    ):
-        table.add_column(column, justify="left" if column == "kind" else "right")
-    for one in rows:
-        rates = one["episodes_per_second"]
+    columns = ("at once", "episodes/s", "times", "calls", "run", "ahead", "used", "wasted", "saved s", "same")
+    for column in ("kind", "calls made", *columns):
+        table.add_column(column, justify="right" if column in columns else "left")
+    for one, way in product(rows, WAYS):
         table.add_row(
-            one["kind"], str(one["batch"]), f"{rates['after']:.2f}", f"{rates['ahead']:.2f}", f"{one['times']:.2f}",
-            *(str(one[name]) for name in ("calls", "run", "ahead", "used", "wasted")),
-            f"{one['saved_seconds']:.1f}", f"{one['same_episodes']:.0%}",
+            one["kind"], way, str(one["batch"]), f"{one['episodes_per_second'][way]:.2f}", f"{one['times'][way]:.2f}",
+            str(one["calls"]), *(str(one[name][way]) for name in ("run", "made", "used", "wasted")),
+            f"{one['saved_seconds'][way]:.1f}", f"{one['same_episodes'][way]:.0%}",
         )  # fmt: skip
     Console(width=130).print(table)
 
@@ -215,13 +218,15 @@ def main() -> int:
         renderer = Renderer(AutoTokenizer.from_pretrained(place))
         config = LocalEngineConfig(max_batch=64, max_context=256, monitors=False, speculation=Speculation())
         with LocalEngine.from_pretrained(place, config=config) as engine:
-            play(engine, renderer, args, "fork", 8, 0, ahead=False)
+            play(engine, renderer, args, "fork", 8, 0, "after")
             assert engine.forest is not None
             engine.forest.save(store := Path(folder) / "store.npz")
-            rows = [measure(engine, renderer, args, *which, store) for which in product(args.kinds, args.batches)]
-    show(rows, f"{about['machine']}; {about['versions']}\n{about['command']}")
-    if args.json:
-        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+            title, rows = f"{about['machine']}; {about['versions']}\n{about['command']}", []
+            for which in product(args.kinds, args.batches):
+                rows.append(measure(engine, renderer, args, *which, store))
+                show(rows[-1:], title)
+                if args.json:
+                    args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     return 0
 
 

@@ -288,7 +288,7 @@ class Env(gymnasium.Env[str, str], ABC):
             progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
             progress.failure_kind = kind_of(error, progress.failure_kind)
             reply = Reply()
-        self._early.clear()
+        self._early.close_step()
         if progress.stop:
             _close(progress)
         for name, value in reply.rewards.items():
@@ -297,7 +297,7 @@ class Env(gymnasium.Env[str, str], ABC):
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
-    def calls_ahead(self, action: str) -> list[PureCall]:
+    def calls_ahead(self, action: str, *, later: bool = False) -> list[PureCall]:
         """The calls of a turn that may come next, of tools that are ``pure`` and without those asked for before.
 
         Each is made by calling it once, in any thread. If the next ``step`` makes the very same call, it takes the
@@ -305,6 +305,8 @@ class Env(gymnasium.Env[str, str], ABC):
 
         Args:
             action: As of ``step``.
+            later: Whether the turn may also come later in the episode; the first ``step`` that makes the call takes
+                the result.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -312,11 +314,11 @@ class Env(gymnasium.Env[str, str], ABC):
         progress, most = self._started(), self.limits.max_tool_calls
         calls = self.parser.parse(action).calls[: None if most is None else most - progress.tool_calls]
         owners, pure = self._owners(progress), {tool.name: tool for tool in self.offered_tools if tool.pure}
-        made = (
-            self._early.add(call, partial(pure[call.name].run, call.arguments, owner=owners.get(call.name)))
-            for call in calls
-            if call.name in pure
-        )
+
+        def run(call: ToolCall) -> str:
+            return pure[call.name].run(call.arguments, owner=owners.get(call.name))
+
+        made = (self._early.add(call, partial(run, call), later=later) for call in calls if call.name in pure)
         return [call for call in made if call is not None]
 
     def snapshot(self) -> bytes:

@@ -1,24 +1,30 @@
-"""Tool calls made while the turn that makes them is still being sampled.
+"""Tool calls made before the turn that makes them has been sampled.
 
-The engine tells how the turn will probably end (``TurnRequest.foresee``): from its store of
-drafts, or a guess of the pipeline. Its calls are then made in a fork of a ``forkable``
-environment, which takes the turn, or, where a tool is ``pure``, by themselves.
+Which calls will probably come is known from two sides. Earlier episodes of the task tell the turns that
+follow a state (``EarlyAnswers``), as soon as the state is reached and several turns ahead. The engine tells
+how the present turn will probably end (``TurnRequest.foresee``): from its store of drafts, or a guess of the
+pipeline. The calls are then made in forks of a ``forkable`` environment, each of which takes one turn, or, where
+a tool is ``pure``, by themselves.
 
 Invariant: what was made is used only if the sampled turn (of a pure tool, the call) and the
 state of the environment are the same, byte for byte; else it is thrown away. A tool that is
 neither pure nor of a forkable environment never runs ahead.
 
-Which engines tell: the local engine in each of its steps, with ``speculation``; every engine at
+Which engines tell of the present turn: the local engine in each of its steps, with ``speculation``; every engine at
 the begin of a turn that has a guess (replay, run-ahead, coupled validation), behind
-``guesses.pipeline``. Others tell nothing, and every call waits for its turn.
+``guesses.pipeline``. Earlier episodes tell with every engine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
+import math
+import pickle
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -34,6 +40,16 @@ Ask = Callable[[Any, str], Coroutine[Any, Any, Answer]]
 """Steps an environment."""
 OffLoop = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 """Runs a function where environments run."""
+_CREDIT_PER_EPISODE = 1 / 8
+"""Calls; so forecasts that were wrong are tried again now and then."""
+
+
+@dataclass(slots=True)
+class Credit:
+    """How many calls may still be made that do not come. One that is used pays for itself and one more: so at most as
+    many are thrown away as are used, the first credit and that of each episode apart."""
+
+    calls: float = 16.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +57,9 @@ class CallsAhead:
     """That calls are made ahead, from which probability on, and what came of it; for any number of episodes."""
 
     min_probability: float = 0.5
-    """Estimated probability of the whole turn from which on its calls are made."""
+    """Estimated probability of the whole turn, and of those before it, from which on its calls are made."""
+    credit: Credit = field(default_factory=Credit)
+    """May be shared with others."""
     made: int = 0
     """Calls made before their turn had ended."""
     used: int = 0
@@ -69,7 +87,7 @@ class EarlyCalls:
     """The calls of one episode's turns; see the module's docstring.
 
     Args:
-        calls: Settings and counters; ``None`` makes none early.
+        calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
         env: The environment, just reset.
         ask: Steps an environment.
         off_loop: As ``OffLoop``.
@@ -86,26 +104,36 @@ class EarlyCalls:
     ) -> None:
         self._env, self._ask, self._off_loop, self._text = env, ask, off_loop, text
         self._own = own = env.unwrapped
-        self._calls: CallsAhead | None = None
-        self._forks = False
-        if calls is not None and isinstance(own, Env) and not own.quick:
-            self._forks = is_forkable(env)
-            pure = any(tool.pure for tool in own.offered_tools)
-            self._calls = calls if self._forks or pure else None
+        self._calls = calls or CallsAhead(credit=Credit(math.inf))
+        self.bounded = calls is not None
+        """Whether only what is probable enough is made."""
+        self.forks = is_forkable(env)
+        """Whether forks of the environment take turns."""
+        slow = self.bounded and not self.forks and isinstance(own, Env) and not own.quick
+        self.pure = slow and any(tool.pure for tool in own.offered_tools)
+        """Whether pure tools are called by themselves."""
         self._turn = 0
+        self._open = object()
+        """The turn that is being sampled, to know what is told too late."""
         self._told = ""
-        self._fork: _Fork | None = None
-        self._pure: list[PureCall] = []
-        self._work: list[asyncio.Task[Any]] = []
+        self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)
+        """By the number of the turn that they take."""
+        self._made: list[tuple[PureCall, asyncio.Task[Any]]] = []
+        self._dropped: list[asyncio.Task[Any]] = []
+
+    @property
+    def min_probability(self) -> float:
+        """As in ``CallsAhead``."""
+        return self._calls.min_probability
 
     def foresee(self, here: Any) -> Foresee | None:
         """What the next turn's request wants to foresee; ``here`` is the environment where the episode is."""
-        if self._calls is None:
+        if not self.bounded or not (self.forks or self.pure):
             return None
-        turn, loop = self._turn, asyncio.get_running_loop()
+        turn, loop = self._open, asyncio.get_running_loop()
 
         def told(tokens: Sequence[int]) -> None:
-            if turn == self._turn:
+            if turn is self._open:
                 try:
                     self._begin(self._text(tokens), here)
                 except Exception:  # the turn itself will show what is wrong, if it comes
@@ -114,72 +142,134 @@ class EarlyCalls:
         def tell(tokens: tuple[int, ...]) -> None:
             loop.call_soon_threadsafe(told, tokens)
 
-        return Foresee(min_probability=self._calls.min_probability, tell=tell)
+        return Foresee(min_probability=self.min_probability, tell=tell)
+
+    def fork(self, turn: int, text: str, before: bytes) -> None:
+        """Let a fork take a turn.
+
+        Args:
+            turn: Number of the turn in the episode.
+            text: What it will probably be.
+            before: The environment's probable snapshot before it.
+        """
+        calls = len(self._own.parser.parse(text).calls)
+        if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < calls:
+            return
+        env, begun = self._env.fork(before), monotonic()
+        self._forks[turn].append(_Fork(env, text, before, calls, begun, asyncio.create_task(self._timed(env, text))))
+        self._calls.made += calls
+        self._calls.credit.calls -= calls
+
+    def call(self, text: str, *, later: bool = False) -> None:
+        """Make the calls of pure tools in a turn that will probably come, next or ``later`` in the episode."""
+        made = self._own.calls_ahead(text, later=later)
+        made = made[: int(min(len(made), max(0.0, self._calls.credit.calls)))]
+        self._made += [(call, asyncio.create_task(self._off_loop(call))) for call in made]
+        self._calls.made += len(made)
+        self._calls.credit.calls -= len(made)
 
     async def answer(self, text: str, here: Any) -> tuple[Any, Answer] | None:
         """The fork that took the turn ``text``, and its answer; ``None`` if no fork did."""
-        self._turn += 1  # what is told of it from now on comes too late
-        fork = self._fork
-        if self._calls is None or fork is None or fork.text != text or not same_state(fork.before, here):
-            return None
-        wanted = monotonic()
-        made = (await asyncio.gather(fork.step, return_exceptions=True))[0]
-        if isinstance(made, BaseException) or made[0][4]["failure"]:  # it may succeed now
-            return None
-        answer, ended = made
-        self._calls.used += fork.calls
-        self._calls.saved_seconds += min(wanted, ended) - fork.begun
-        self._fork = None
-        return fork.env, answer
+        self._open = object()  # what is told of it from now on comes too late
+        forks = self._forks.pop(self._turn, [])
+        fits = (one for one in forks if one.text == text and same_state(one.before, here.snapshot()))
+        fork, wanted, found = next(fits, None), monotonic(), None
+        try:
+            if fork is not None:
+                made: Any = (await asyncio.gather(fork.step, return_exceptions=True))[0]
+                if not isinstance(made, BaseException) and not made[0][4]["failure"]:  # else it may succeed now
+                    answer, ended = made
+                    found = fork.env, answer
+                    self._use(fork.calls, min(wanted, ended) - fork.begun)
+        finally:
+            self._throw_away([one for one in forks if found is None or one is not fork])
+        return found
+
+    def drop(self, turn: int) -> None:
+        """Throw away what takes the turns from number ``turn`` on."""
+        for later in [number for number in self._forks if number >= turn]:
+            self._throw_away(self._forks.pop(later))
 
     def close_turn(self) -> None:
-        """The turn is answered, or never will be: count what was made for it, and throw away what did not come."""
+        """The turn is answered: count the pure calls that it made, and throw away what was made for it alone."""
         self._turn += 1
-        self._told = ""
-        self._drop_fork()
-        for work in self._work:
-            work.cancel()
-        for call in self._pure:
-            assert self._calls is not None
-            if call.used_at is None:
-                self._calls.wasted += 1
-            else:
-                self._calls.used += 1
-                self._calls.saved_seconds += max(0.0, min(call.used_at, call.ended) - call.begun)
-        self._pure, self._work = [], []
+        self._close_calls(last=False)
+
+    async def close(self) -> None:
+        """The episode has ended: throw away what did not come."""
+        self.drop(0)
+        self._close_calls(last=True)
+        self._calls.credit.calls += _CREDIT_PER_EPISODE
+        await asyncio.gather(*self._dropped, return_exceptions=True)
 
     def _begin(self, text: str, here: Any) -> None:
-        """Make the calls of a turn that will probably be sampled."""
+        """Make the calls of the present turn, which will probably be ``text``."""
         parsed = self._own.parser.parse(text)
-        if self._calls is None or text == self._told or parsed.error or not parsed.calls:
+        if text == self._told or parsed.error or not parsed.calls:
             return
         self._told = text
-        if self._forks:
-            self._drop_fork()
-            env, begun = self._env.fork(before := here.snapshot()), monotonic()
-            self._fork = _Fork(env, text, before, len(parsed.calls), begun, asyncio.create_task(self._timed(env, text)))
-            self._calls.made += len(parsed.calls)
+        if self.forks:
+            self.fork(self._turn, text, here.snapshot())
         else:
-            made = self._own.calls_ahead(text)
-            self._pure += made
-            self._work += [asyncio.create_task(self._off_loop(call)) for call in made]
-            self._calls.made += len(made)
+            self.call(text)
 
-    def _drop_fork(self) -> None:
-        if self._fork is not None and self._calls is not None:
-            self._fork.step.cancel()
-            self._calls.wasted += self._fork.calls
-        self._fork = None
+    def _close_calls(self, *, last: bool) -> None:
+        self._open, self._told = object(), ""
+        waiting = []
+        for call, work in self._made:
+            if call.used_at is not None:
+                self._use(1, max(0.0, min(call.used_at, call.ended) - call.begun))
+            elif call.later and not last:
+                waiting.append((call, work))
+            elif call.forget():  # no thread was free for it
+                work.cancel()
+                self._calls.made -= 1
+                self._calls.credit.calls += 1
+            else:
+                self._calls.wasted += 1
+        self._made = waiting
+
+    def _use(self, calls: int, seconds: float) -> None:
+        self._calls.used += calls
+        self._calls.credit.calls += 2 * calls
+        self._calls.saved_seconds += seconds if calls else 0.0
+
+    def _throw_away(self, forks: Sequence[_Fork]) -> None:
+        for fork in forks:
+            fork.step.cancel()
+            self._dropped.append(fork.step)
+            self._calls.wasted += fork.calls
 
     async def _timed(self, env: Any, text: str) -> tuple[Answer, float]:
         return await self._ask(env, text), monotonic()
 
 
-def same_state(before: bytes, env: Any) -> bool:
-    """Whether ``env`` is where it was when its snapshot ``before`` was taken."""
-    return bool(before == env.snapshot())
+def same_state(before: bytes, here: bytes) -> bool:
+    """Whether two snapshots are of the same state, byte for byte.
+
+    Equal texts may be one object or several, which a pickle shows and nothing else does: they count as one.
+    """
+    return before == here or _by_value(before) == _by_value(here)
+
+
+def _by_value(snapshot: bytes) -> bytes:
+    file = io.BytesIO()
+    _TextsByValue(file).dump(pickle.loads(snapshot))
+    return file.getvalue()
+
+
+class _TextsByValue(pickle.Pickler):
+    """Writes equal texts as one."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._texts: dict[str, str] = {}
+
+    def persistent_id(self, value: Any) -> str | None:
+        return self._texts.setdefault(value, value) if type(value) is str else None
 
 
 def is_forkable(env: Any) -> bool:
     """Whether copies of ``env`` answer for it; of a quick one none is worth it, and a wrapper's state is its own."""
-    return env is env.unwrapped and env.forkable and not env.quick and env.limits.max_seconds is None
+    own = env is env.unwrapped and isinstance(env, Env)
+    return bool(own and env.forkable and not env.quick and env.limits.max_seconds is None)

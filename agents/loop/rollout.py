@@ -92,10 +92,11 @@ async def rollout(
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
             environment declares itself ``quick``, and in threads of the process otherwise.
         stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
-            went, its later tool calls are made at once, in copies of a ``forkable`` environment
+            went, its later tool calls are made at once, in forks of a ``forkable`` environment
             (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
-        calls_ahead: Makes the calls of a turn while it is sampled, where the engine foresees its end
-            (``loop.calls_ahead``), and counts them. What an episode is answered does not depend on it either.
+        calls_ahead: Makes only calls that are probable enough, those of ``stored`` and those of a turn while it is
+            sampled, where the engine foresees its end, in forks or by pure tools (``loop.calls_ahead``), and counts
+            them. What an episode is answered does not depend on it either.
         lengths: How long dialogues were from each state on: each request says what it expects, so that the longest
             go first where some must wait, and the episode is learnt from. It changes no token.
 
@@ -156,7 +157,7 @@ class _Play(EpisodeDriver):
         calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop, self.text)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
-            await answers.begin()
+            answers.begin()
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
         finally:
             await answers.give_up()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, OrderedDict, deque
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 _SIBLINGS = 16
 """Most episodes of one beginning."""
@@ -16,9 +16,11 @@ class StoredStep(NamedTuple):
     text: str
     """What the environment was given."""
     before: bytes
-    """Snapshot of the environment before it."""
-    answer: Sequence[Mapping[str, Any]]
-    """The messages that the environment answered with, in OpenAI's format."""
+    """Snapshot of the environment before it; empty where it is not forked."""
+    answer: str
+    """The messages that the environment answered with, in OpenAI's format, as JSON."""
+    calls: tuple[str, ...] = ()
+    """Its tool calls, in canonical form."""
 
 
 StoredEpisode = tuple[StoredStep, ...]
@@ -62,5 +64,65 @@ class StoredEpisodes:
                 del self._episodes[oldest]
 
 
+def likely_steps(episodes: Sequence[StoredEpisode], place: int, min_probability: float) -> StoredEpisode:
+    """The steps that will probably come.
+
+    Args:
+        episodes: Those that went until step ``place`` as the present one, the latest first.
+        place: Number of the first step.
+        min_probability: Of each step together with those before it. Estimated as the share of the episodes that went
+            there, with one more that went elsewhere.
+
+    Example:
+        >>> a, b, c = (StoredStep(text, b"", "") for text in "abc")
+        >>> [step.text for step in likely_steps([(a, b), (a, b), (a, c), (a, c), (a, c)], 0, 0.5)]
+        ['a', 'c']
+        >>> [step.text for step in likely_steps([(a, b), (a, c), (c, c)], 0, 0.5)]
+        ['a']
+    """
+    least, steps = min_probability * (len(episodes) + 1), []
+    while True:
+        after = steps[-1].answer if steps else None
+        nexts = [one for one in episodes if len(one) > place]
+        ways = Counter((after and one[place - 1].answer, one[place].text) for one in nexts)
+        way, count = ways.most_common(1)[0] if ways else (None, 0)
+        if not count or count < least:
+            return tuple(steps)
+        episodes = [one for one in nexts if (after and one[place - 1].answer, one[place].text) == way]
+        steps.append(episodes[0][place])
+        place += 1
+
+
+def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_probability: float) -> list[str]:
+    """Texts of turns whose calls will probably be made, in this state or a later one.
+
+    Args:
+        episodes: Those of the task.
+        made: The calls so far, in canonical form; only episodes that made them count.
+        min_probability: As of ``likely_steps``.
+
+    Example:
+        >>> a, b, c = (StoredStep(text, b"", "", (text,)) for text in "abc")
+        >>> likely_calls([(a, b), (a, c, b), (b, c)], ["a"], 0.5)
+        ['b']
+    """
+    counts: Counter[tuple[str, ...]] = Counter()
+    texts: dict[tuple[str, ...], str] = {}
+    alike = 0
+    for episode in episodes:
+        calls = [call for step in episode for call in step.calls]
+        if calls[: len(made)] != list(made):
+            continue
+        alike += 1
+        place, later = 0, set()
+        for step in episode:
+            if step.calls and place >= len(made):
+                later.add(step.calls)
+                texts.setdefault(step.calls, step.text)
+            place += len(step.calls)
+        counts.update(later)
+    return [texts[calls] for calls, count in counts.items() if count >= min_probability * (alike + 1)]
+
+
 def _size(episode: StoredEpisode) -> int:
-    return sum(len(step.before) for step in episode)
+    return sum(len(step.before) + len(step.text) + len(step.answer) for step in episode)

@@ -1,7 +1,7 @@
 """Calls of pure tools made before it is known that the policy makes them.
 
-A result answers the very same call, byte for byte, of the environment's next step; what
-that step does not ask for is forgotten with it. Invariant: only tools declared ``pure``
+A result answers the very same call, byte for byte, of the environment's next step, or of a later one; what
+the next step does not ask for is forgotten with it, unless it may come later. Invariant: only tools declared ``pure``
 get here, whose calls leave no trace.
 """
 
@@ -21,10 +21,12 @@ class PureCall:
 
     Args:
         run: Makes it.
+        later: Whether it may come in any later step.
     """
 
-    def __init__(self, run: Callable[[], str]) -> None:
+    def __init__(self, run: Callable[[], str], *, later: bool = False) -> None:
         self._run = run
+        self.later = later
         self._future: Future[str] = Future()
         self.begun = self.ended = monotonic()
         """When it was asked to run ahead, and when it ended, seconds."""
@@ -40,6 +42,10 @@ class PureCall:
         except Exception as error:  # raised where the result is wanted
             self._future.set_exception(error)
         self.ended = monotonic()
+
+    def forget(self) -> bool:
+        """Whether it had not begun; then it never will."""
+        return self._future.cancel()
 
     def result(self) -> str:
         """Its result, now that it has come; it is made by the caller if that has not begun, or failed."""
@@ -58,17 +64,17 @@ class PureCall:
 
 
 class PureCalls:
-    """The calls of one environment that may come in its next step."""
+    """The calls of one environment that may come."""
 
     def __init__(self) -> None:
         self._calls: dict[str, PureCall] = {}
 
-    def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
+    def add(self, call: ToolCall, run: Callable[[], str], *, later: bool = False) -> PureCall | None:
         """A call that may come, to be made by whoever asked for it; ``None`` if it was asked for before."""
         key = _key(call)
         if key in self._calls:
             return None
-        made = self._calls[key] = PureCall(run)
+        made = self._calls[key] = PureCall(run, later=later)
         return made
 
     def result(self, call: ToolCall, run: Callable[[], str]) -> str:
@@ -76,9 +82,9 @@ class PureCalls:
         made = self._calls.get(_key(call))
         return run() if made is None else made.result()
 
-    def clear(self) -> None:
-        """Forget them."""
-        self._calls = {}
+    def close_step(self) -> None:
+        """Forget those that came, and those that could come in this step alone."""
+        self._calls = {key: call for key, call in self._calls.items() if call.later and call.used_at is None}
 
 
 def _key(call: ToolCall) -> str:

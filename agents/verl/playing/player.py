@@ -20,7 +20,7 @@ from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.guesses.config import ReuseMode
-from turntree.agents.loop.calls_ahead import CallsAhead
+from turntree.agents.loop.calls_ahead import CallsAhead, Credit
 from turntree.agents.loop.episode_driver import describe, env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
@@ -116,10 +116,11 @@ class EpisodePlayer:
         self._memo_results = settings.memo_results
         # Where turns are generated again, tool calls are made again.
         again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
-        self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
-        if again and settings.reuse.early:
-            self._stored = defaultdict(StoredEpisodes)
         self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
+        self._credits: dict[tuple[str, str], Credit] = defaultdict(Credit)
+        self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
+        if (again and settings.reuse.early) or self._calls:
+            self._stored = defaultdict(StoredEpisodes)
         self._lengths = LengthsByState() if settings.longest_first else None
         # Idle environments, by id and settings: creating an environment may read a data set.
         self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
@@ -216,7 +217,10 @@ class EpisodePlayer:
         sampling = self._sampling(sampling_params, noise, index, session, int(row.get("repeat", 0)))
         resumed = None
         lost: list[FailureKind] = []
-        calls = CallsAhead(min_probability=self._calls.min_probability) if self._calls else None
+        settings = row["env_id"], row.get("env_kwargs") or "{}"
+        calls = None
+        if self._calls:
+            calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[settings])
         while len(lost) < ATTEMPTS:
             resumed = await self._attempt(row, index, sampling, engine, trains, calls)
             episode = resumed.episode
@@ -229,7 +233,6 @@ class EpisodePlayer:
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        settings = row["env_id"], row.get("env_kwargs") or "{}"
         kept = resumed if self.resuming and trains else None
         return _Played(episode, tuple(lost), labels, trains, kept, settings, calls)
 

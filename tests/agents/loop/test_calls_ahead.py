@@ -1,10 +1,12 @@
-"""Calls of a turn that is still being sampled: made where they leave no trace, used where the turn is the foreseen."""
+"""Calls of turns that are not sampled yet: made where they leave no trace, used where the turn is the foreseen."""
 
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +15,10 @@ from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop import calls_ahead
-from turntree.agents.loop.calls_ahead import CallsAhead
+from turntree.agents.loop.calls_ahead import CallsAhead, Credit, same_state
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.envs import Env, Limits, Message, Reply, Task, Tool, ToolError
 
 
@@ -113,9 +116,13 @@ def play(
     calls: CallsAhead | None = None,
     begun: Callable[[], bool] | None = None,
     executor: Executor | None = None,
+    stored: StoredEpisodes | None = None,
 ) -> Episode:
     engine = Telling(script, told, tokenizer, begun or (lambda: bool(env.asked)))
-    return asyncio.run(rollout(env, engine, Renderer(tokenizer), index=0, calls_ahead=calls, executor=executor))
+    roll = rollout(
+        env, engine, Renderer(tokenizer), index=0, seed=0, calls_ahead=calls, executor=executor, stored=stored
+    )
+    return asyncio.run(roll)
 
 
 def said(episode: Episode) -> list[Any]:
@@ -294,3 +301,96 @@ def test_a_pure_call_that_did_not_come_is_forgotten_with_its_turn(chatml: Any) -
     assert not episode.failure
     assert env.asked.count("pen") == 2
     assert counts(calls) == (1, 0, 1)
+
+
+def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
+    """Episodes of other samples of the task."""
+    stored = StoredEpisodes()
+    for script in scripts:
+        play(make(), script, (), tokenizer, calls=CallsAhead(), stored=stored)
+    return stored
+
+
+def asked(env: Counting, times: int) -> bool:
+    return len(env.asked) >= times
+
+
+LONG = (call("pen"), call("book"), call("paper"), "done")
+
+
+@pytest.mark.parametrize("make", [forking, pure])
+def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(
+    chatml: Any, make: Callable[[], Counting]
+) -> None:
+    """The control, whose store has no episode of the task, makes none before its turn."""
+    expected = said(play(make(), LONG, (), chatml))
+    for stored, early in ((past(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
+        calls, env = CallsAhead(), make()
+        seen = []
+
+        def begun(env: Counting = env, seen: list[int] = seen) -> bool:
+            seen.append(len(env.asked))
+            return len(env.asked) == 3 or len(seen) > 200
+
+        episode = play(env, LONG, ((),), chatml, calls=calls, begun=begun, stored=stored)
+        assert said(episode) == expected
+        assert seen[-1] == early
+        assert sorted(env.asked) == ["book", "paper", "pen"]
+        assert counts(calls) == (early, early, 0)
+        assert [m.content for m in env.messages] == [m.content for m in episode.messages]
+
+
+@pytest.mark.parametrize("make", [forking, pure])
+def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(
+    chatml: Any, make: Callable[[], Counting]
+) -> None:
+    """The last call comes in another state: a fork of the old one is no answer; a pure call is the same anywhere."""
+    script = (call("pen"), call("ink", "or "), call("paper"), "done")
+    calls, env = CallsAhead(), make()
+    expected = said(play(make(), script, (), chatml))
+    begun = partial(asked, env, 3)
+    episode = play(env, script, ((),), chatml, calls=calls, begun=begun, stored=past(make, chatml, LONG, LONG))
+    assert said(episode) == expected
+    assert counts(calls) == ((3, 1, 2) if make is forking else (3, 2, 1))
+
+
+@pytest.mark.parametrize("make", [forking, pure])
+def test_no_call_is_made_whose_way_is_improbable(chatml: Any, make: Callable[[], Counting]) -> None:
+    """Of three episodes that began alike two went on to another call each; the control has a lower bound."""
+    ways = [(call("pen"), call(item), "done") for item in ("book", "paper", "ink")]
+    for bound, made in ((0.5, 1), (0.2, 2 if make is forking else 4)):
+        calls, env, stored = CallsAhead(min_probability=bound), make(), past(make, chatml, *ways)
+        begun = partial(asked, env, made)
+        play(env, (call("pen"), "done"), ((),), chatml, calls=calls, begun=begun, stored=stored)
+        assert counts(calls) == (made, 1, made - 1)
+
+
+@pytest.mark.parametrize("make", [forking, pure])
+def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Callable[[], Counting]) -> None:
+    """In each episode all that is foreseen is wrong: then no more is made than the credit and one in eight episodes."""
+    credit = Credit(4.0)
+    calls, stored = CallsAhead(credit=credit), past(make, chatml, *[LONG] * 16)
+    for _ in range(8):
+        play(make(), ("done",), (), chatml, calls=calls, stored=stored)
+    assert calls.used == 0
+    assert 3 <= calls.wasted <= 5
+    for _ in range(4):
+        play(make(), LONG, (), chatml, calls=calls, stored=stored)
+    assert calls.used > calls.wasted, "what comes earns credit"
+
+
+@pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])
+def test_the_past_makes_no_call_of_a_tool_that_says_nothing_of_its_effects(chatml: Any, kind: type[Counting]) -> None:
+    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
+    play(env, ("done",), (), chatml, calls=calls, stored=stored)
+    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
+
+
+def test_states_are_the_same_whichever_texts_are_one_object() -> None:
+    one = "".join(["a", "b"])
+    shared, apart, other = (pickle.dumps(texts) for texts in ((one, one), (one, "".join(["a", "b"])), (one, "ac")))
+    assert shared != apart
+    assert same_state(shared, apart)
+    assert not same_state(shared, other)
+    mine: list[int] = []
+    assert not same_state(pickle.dumps((mine, mine)), pickle.dumps((mine, [])))

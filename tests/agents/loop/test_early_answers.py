@@ -16,7 +16,7 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
-from turntree.agents.loop import early_answers
+from turntree.agents.loop import calls_ahead, early_answers
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes, StoredStep
@@ -131,7 +131,8 @@ def test_a_forecast_that_is_believed_against_its_answers_gives_another_episode(
         Drifting.drift, stored = 0, StoredEpisodes()
         assert letters(2, stored) == 3 * 4 + 1 + 2 + 3
         if believed:
-            monkeypatch.setattr(early_answers, "_same", lambda stored, messages: True)
+            for module in (early_answers, calls_ahead):
+                monkeypatch.setattr(module, "same_state", lambda before, here: True)
         Drifting.drift = 100
         assert (letters(2, stored) > 3 * 4 + 300) is not believed
 
@@ -215,7 +216,7 @@ def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns
 
 
 def episode(name: str, size: int = 1) -> tuple[StoredStep, ...]:
-    return (StoredStep(name, b"." * size, ()),)
+    return (StoredStep(name, b"." * (size - 1), ""),)
 
 
 def names(stored: StoredEpisodes, key: str) -> list[str]:
@@ -231,8 +232,9 @@ def test_room_is_bounded_and_what_was_played_longest_ago_goes_first() -> None:
     assert (names(stored, "k"), names(stored, "m")) == (["d"], ["e"])
     stored.add("n", episode("f", 11))
     assert [names(stored, key) for key in "klmn"] == [[], [], [], []]
+    stored = StoredEpisodes()
     for number in range(40):
-        stored.add("k", episode(str(number), 0))
+        stored.add("k", episode(str(number)))
     assert names(stored, "k") == [str(number) for number in range(39, 23, -1)]
     with pytest.raises(ValueError, match="max_bytes"):
         StoredEpisodes(max_bytes=-1)
