@@ -1,0 +1,147 @@
+"""Reward curves, versions per row and discarded tokens: synchronous training and each way of going on after an update.
+
+Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
+the sampling. The trainer computes the log-probabilities of all rows again with its own weights; verl logs the largest
+difference of a sampled token's probability, and the KL divergence (its estimator k3). What either is in ``sync`` comes
+of rounding alone.
+
+Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was.
+
+    python benchmarks/async_training.py [--steps 12] [--seeds 3] [--minutes 9] [--json FILE] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from algorithms import STYLE, first_and_last
+from provenance import kept_from, provenance
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.viewer.chart import Series, line_chart, moving_average
+
+WAYS = {
+    "sync": ["mode=sync"],
+    "keep": ["mode=colocate_async", "turntree.asynchronous.on_resume=keep"],
+    "turn": ["mode=colocate_async", "turntree.asynchronous.on_resume=turn"],
+    "episode": ["mode=colocate_async"],
+}
+FIGURES = {
+    "versions": "async/versions",
+    "stale": "training/off_policy/trajectory_staleness_worst/max",
+    "difference": "training/rollout_probs_diff_max",
+    "kl": "rollout_corr/k3_kl",
+    "interruptions": "async/interruptions",
+    "judged": "async/judged_turns",
+    "kept_share": "async/kept_share",
+    "dropped": "async/dropped_tokens",
+    "passes_saved": "async/passes_saved",
+    "tokens": "turntree/tokens",
+}
+"""Name of a step's figure -> verl's metric."""
+
+
+def trained(way: str, seed: int, *, steps: int, batch: int) -> dict[str, Any]:
+    """One run.
+
+    Raises:
+        RuntimeError: If verl did not train to the end.
+    """
+    started, rows = time.perf_counter(), []
+
+    def note(report: StepReport) -> None:
+        kept = {name: report.metrics[key] for name, key in FIGURES.items() if key in report.metrics}
+        rows.append({"step": report.step, "reward": report.reward, **kept})
+
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = [
+            *WAYS[way],
+            f"actor_rollout_ref.model.path={warm_started_policy()}",
+            f"actor_rollout_ref.rollout.seed={seed}",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps=1",
+            f"data.train_batch_size={batch}",
+            "algorithm.rollout_correction.bypass_mode=false",  # the trainer's own log-probabilities
+            f"trainer.total_training_steps={steps}",
+            f"turntree.run_dir={folder}/run",
+            *("turntree.save_policy_every=0", "turntree.record_episodes=false"),
+        ]
+        status = train("demo", overrides, on_step=note)
+    if status != 0 or len(rows) != steps:
+        raise RuntimeError(f"{way}/{seed} ended with status {status} after {len(rows)} of {steps} steps")
+    return {"way": way, "seed": seed, "minutes": round((time.perf_counter() - started) / 60, 2), "steps": rows}
+
+
+def table(runs: dict[str, dict[str, Any]]) -> str:
+    """In Markdown: means over all seeds and steps, and the largest where that is said."""
+    lines = [
+        "| way | seeds | reward, first quarter | last quarter (seeds) | versions of a row | stale, most | "
+        "judged tokens kept | discarded, of trained | probability, largest difference | KL |",
+        "|" + "---|" * 10,
+    ]
+    for way in WAYS:
+        some = [run for run in runs.values() if run["way"] == way]
+        if not some:
+            continue
+        firsts, lasts = zip(*map(first_and_last, some), strict=True)
+        steps = [row for run in some for row in run["steps"]]
+        kept = [row["kept_share"] for row in steps if "kept_share" in row]
+        dropped = sum(row.get("dropped", 0) for row in steps) / sum(row["tokens"] for row in steps)
+        lines.append(
+            f"| `{way}` | {len(some)} | {fmean(firsts):.3f} | {fmean(lasts):.3f} "
+            f"({', '.join(f'{one:.3f}' for one in lasts)}) | {fmean(row.get('versions', 1.0) for row in steps):.2f} | "
+            f"{max(row.get('stale', 0) for row in steps):.0f} | {f'{fmean(kept):.2f}' if kept else ''} | "
+            f"{dropped:.2f} | {max(row['difference'] for row in steps):.1e} | {fmean(row['kl'] for row in steps):.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def plot(runs: dict[str, dict[str, Any]]) -> str:
+    """An SVG with a line for every run; those of a way share a colour."""
+    lines = []
+    for run in runs.values():
+        rewards = moving_average([row["reward"] for row in run["steps"]], 4)
+        points = tuple((float(step), value) for step, value in enumerate(rewards, start=1))
+        style = f"s{[*WAYS].index(run['way'])}"
+        lines.append(Series(name=f"{run['way']}, seed {run['seed']}", style=style, points=points))
+    picture = line_chart(lines, title="Reward of each way, mean of 4 steps", top=1.0)
+    return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=16, help="tasks of a step, of 8 samples each")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
+    parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    args = parser.parse_args()
+    started = time.monotonic()
+    about = provenance(("torch", "verl", "ray", "transformers")) | {
+        "settings": {"steps": args.steps, "batch": args.batch}
+    }
+    record: dict[str, Any] = {**about, "runs": {}} | kept_from(args.json, about)
+    for way, seed in [(way, seed) for seed in range(args.seeds) for way in args.ways]:
+        if f"{way}/{seed}" in record["runs"]:
+            continue
+        if args.minutes is not None and time.monotonic() - started > args.minutes * 60:
+            break
+        record["runs"][f"{way}/{seed}"] = run = trained(way, seed, steps=args.steps, batch=args.batch)
+        print(f"{way}/{seed}: {first_and_last(run)}, {run['minutes']} min", flush=True)
+        if args.json:
+            args.json.write_text(json.dumps(record, indent=1) + "\n")
+    print(table(record["runs"]))
+    if args.plot:
+        args.plot.write_text(plot(record["runs"]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
