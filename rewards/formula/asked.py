@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
 from turntree.rewards.formula.syntax.parse import parse
+from turntree.rewards.formula.syntax.plain import bared
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import ordered
@@ -68,7 +69,7 @@ def pieces(question: str) -> tuple[Piece, ...]:
     found: dict[object, Node] = {}
     for text in texts[-_MAX_FORMULAS:]:
         try:
-            node = parse(text)
+            node = parse(bared(text))
         except (Malformed, Suspect, LimitExceeded):
             continue
         sides = [side for side in node.terms if side is not None] if isinstance(node, Rel) else []
