@@ -129,24 +129,28 @@ def train(
     if lost.ends_the_run or lost.learnt_nothing:
         logger.error("the training was stopped: %s", lost)
         return status or _LEARNT_NOTHING
-    if status != 0:
-        log = folder.log.read_text(errors="replace")
-        if (full := full_disk(log, folder.root)) is not None:
-            checkpoints.remove_halves()
-            logger.error("%s; %s", full, checkpoints)
-            return status
-        killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
-        why = killed or logged_error(log)
-        if why is not None:
-            logger.error("%s; all output of verl is in %s", why, folder.log)
-        else:
-            tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
-            logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
-        if killed is None and (first := first_failure(folder, progress.step + 1)):
-            logger.error("before that, %s", first)  # what followed is seldom the cause
-    else:
+    if status == 0:
         progress.tell(f"done; the episodes: turntree view {folder.root}")
+        return status
+    log = folder.log.read_text(errors="replace")
+    if (full := full_disk(log, folder.root)) is not None:
+        checkpoints.remove_halves()
+        logger.error("%s; %s", full, checkpoints)
+        return status
+    killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
+    _say_why(status, killed or logged_error(log), folder, log)
+    if killed is None and (first := first_failure(folder, progress.step + 1)):
+        logger.error("before that, %s", first)  # what followed is seldom the cause
     return status
+
+
+def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
+    """Name the error that verl ended with, or show the end of its output if none is known."""
+    if why is not None:
+        logger.error("%s; all output of verl is in %s", why, folder.log)
+        return
+    tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
+    logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
 
 
 def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:

@@ -23,7 +23,7 @@ from time import monotonic
 
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation import wire
-from turntree.rewards.isolation.forkserver import ForkServer, Worker
+from turntree.rewards.isolation.crew import Crew
 from turntree.rewards.isolation.run import Run, Task, cpu_seconds, is_readable
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
@@ -34,9 +34,32 @@ _log = logging.getLogger(__name__)
 _TRIES = 3
 _STARVED_DEADLINES = 10
 """Deadlines granted to a comparison that gets less than half of a processor; it is left undecided after them."""
-_CPU_DEADLINES = 3
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
 """Signals that a process causes itself; any other comes from outside."""
+
+
+class Bell:
+    """Wakes a thread that waits on sockets, from any other."""
+
+    def __init__(self) -> None:
+        self.heard, self._rung = socket.socketpair()
+        self.heard.setblocking(False)
+        self._rung.setblocking(False)
+
+    def ring(self) -> None:
+        """Wake it; more than one ring, or one after ``close``, is nothing."""
+        with contextlib.suppress(OSError):
+            self._rung.send(b".")
+
+    def hush(self) -> None:
+        """Forget all rings so far."""
+        with contextlib.suppress(BlockingIOError):
+            self.heard.recv(4096)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.heard.close()
+        self._rung.close()
 
 
 class Owner:
@@ -48,15 +71,11 @@ class Owner:
         self._incoming: deque[Task] = deque()
         self._quick: deque[Task] = deque()
         self._slow: deque[Task] = deque()
-        self._idle: list[Worker] = []
+        self._crew = Crew(settings)
         self._runs: dict[socket.socket, Run] = {}
-        self._done: dict[int, int] = {}
-        self._server: ForkServer | None = None
         self._selector = selectors.DefaultSelector()
-        self._wake_out, self._wake_in = socket.socketpair()
-        self._wake_out.setblocking(False)
-        self._wake_in.setblocking(False)
-        self._selector.register(self._wake_out, selectors.EVENT_READ)
+        self._bell = Bell()
+        self._selector.register(self._bell.heard, selectors.EVENT_READ)
         self.closing = False
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._live, name="turntree-rewards", daemon=True)
@@ -66,27 +85,23 @@ class Owner:
         """Submit a job; returns the future verdict."""
         task = Task(job)
         self._incoming.append(task)
-        self._wake()
+        self._bell.ring()
         return task.future
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers alive now."""
-        return [worker.pid for worker in (*self._idle, *(run.worker for run in tuple(self._runs.values())))]
+        return [worker.pid for worker in (*self._crew.idle, *(run.worker for run in tuple(self._runs.values())))]
 
     def server_pid(self) -> int | None:
         """Process id of the fork server."""
-        server = self._server
+        server = self._crew.server
         return server.pid if server is not None else None
 
     def close(self) -> None:
         """End the thread, the workers and the fork server."""
         self.closing = True
-        self._wake()
+        self._bell.ring()
         self._thread.join(timeout=10)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):
-            self._wake_in.send(b".")
 
     def _live(self) -> None:
         try:
@@ -94,9 +109,8 @@ class Owner:
                 self._quick.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
                 self._start_tasks()
                 for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self._wake_out:
-                        with contextlib.suppress(BlockingIOError):
-                            self._wake_out.recv(4096)
+                    if key.fileobj is self._bell.heard:
+                        self._bell.hush()
                     else:
                         self._finish(self._runs[key.fileobj])  # type: ignore[index]
                 self._keep_deadlines(monotonic())
@@ -131,11 +145,7 @@ class Owner:
         gone = 0
         while True:
             try:
-                worker = (
-                    self._idle.pop()
-                    if self._idle and not (task.deaths or task.failures or gone)
-                    else self._new_worker()
-                )
+                worker = self._crew.take(fresh=bool(task.deaths or task.failures or gone))
             except IsolationError:
                 self._quick.appendleft(task)
                 raise
@@ -143,7 +153,7 @@ class Owner:
                 wire.send(worker.channel, task.job)
                 break
             except OSError:  # killed while it was idle
-                self._bury(worker)
+                self._crew.bury(worker)
                 gone += 1
                 if gone > 2 * self._settings.places + _TRIES:
                     self._quick.appendleft(task)
@@ -151,23 +161,12 @@ class Owner:
         self._runs[worker.channel] = Run(worker, task, monotonic(), slow)
         self._selector.register(worker.channel, selectors.EVENT_READ)
 
-    def _new_worker(self) -> Worker:
-        cpu_limit = int(_CPU_DEADLINES * self._settings.deadline_seconds) + 2
-        for _ in range(2):
-            if self._server is None:
-                self._server = ForkServer()
-            try:
-                return self._server.fork(self._settings.memory_bytes, cpu_limit)
-            except IsolationError:
-                self._lose_server()
-        raise IsolationError("the fork server dies as soon as it is started")
-
     def _finish(self, run: Run) -> None:
         self._end(run)
         try:
             verdict, seconds = wire.receive(run.worker.channel)
         except EOFError:
-            self._again(run, self._bury(run.worker))
+            self._again(run, self._crew.bury(run.worker))
             return
         if run.task.asks_gold:
             self._judge(run.task, understood=verdict.correct is True, seconds=seconds)
@@ -175,13 +174,7 @@ class Owner:
             self._doubt(run, verdict.status)
         else:
             run.task.resolve(replace(verdict, seconds=seconds))
-        done = self._done[run.worker.pid] = self._done.get(run.worker.pid, 0) + 1
-        if verdict.status is Status.MEMORY or done >= self._settings.jobs_per_worker:
-            self._bury(run.worker)
-        elif len(self._idle) < self._settings.places:
-            self._idle.append(run.worker)
-        else:
-            self._bury(run.worker)
+        self._crew.give_back(run.worker, spent=verdict.status is Status.MEMORY)
 
     def _keep_deadlines(self, now: float) -> None:
         settings = self._settings
@@ -198,7 +191,7 @@ class Owner:
                 if starved and spent < _STARVED_DEADLINES * self._deadline(run):
                     continue
                 self._end(run)
-                self._bury(run.worker)
+                self._crew.bury(run.worker)
                 if starved and run.task.failures:
                     run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
                 else:
@@ -211,7 +204,7 @@ class Owner:
                     run.worker.channel
                 ):  # others wait, and there is no place for slow work: start again later
                     self._end(run)
-                    self._bury(run.worker)
+                    self._crew.bury(run.worker)
                     self._slow.append(run.task)
 
     def _deadline(self, run: Run) -> float:
@@ -258,38 +251,15 @@ class Owner:
         self._selector.unregister(run.worker.channel)
         del self._runs[run.worker.channel]
 
-    def _bury(self, worker: Worker) -> int:
-        """End a worker; returns the number of the signal that ended it, 0 if none is known."""
-        self._done.pop(worker.pid, None)
-        worker.channel.close()
-        if self._server is None:
-            return 0
-        try:
-            return self._server.kill(worker)
-        except IsolationError:
-            self._lose_server()
-            return 0
-
-    def _lose_server(self) -> None:
-        """Discard a fork server that was killed from outside, and the idle workers that died with it."""
-        assert self._server is not None
-        self._server.close()
-        self._server = None
-        for worker in self._idle:
-            worker.channel.close()
-        self._idle.clear()
-
     def _give_up(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._crew.close()
         waiting = [run.task for run in self._runs.values()] + [*self._quick, *self._slow, *self._incoming]
         for task in waiting:
             if self._failure is None:
                 task.resolve(Verdict(correct=None, status=Status.CRASHED))
             else:
                 task.fail(IsolationError(f"comparisons cannot be isolated: {self._failure}"))
-        for worker in (*self._idle, *(run.worker for run in self._runs.values())):
-            worker.channel.close()
+        for run in self._runs.values():
+            run.worker.channel.close()
         self._selector.close()
-        self._wake_out.close()
-        self._wake_in.close()
+        self._bell.close()

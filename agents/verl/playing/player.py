@@ -7,7 +7,6 @@ seeds; if that fails too it is returned as a failure, which ``to_output`` masks.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -30,12 +29,12 @@ from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.episodes.dataset import make_env, token_bounds
+from turntree.agents.verl.episodes.dataset import token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
+from turntree.agents.verl.playing.idle_envs import IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
-from turntree.envs import Env, ResultMemo
 from turntree.envs.failure import kind_of
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.lengths import LengthsByState
@@ -112,8 +111,7 @@ class EpisodePlayer:
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
         self._scorer = settings.scorer()
         self._score_in_verl = settings.score_in_verl
-        self._memos: dict[tuple[str, str], ResultMemo] = {}
-        self._memo_results = settings.memo_results
+        self._envs = IdleEnvs(settings.memo_results)
         # Where turns are generated again, tool calls are made again.
         again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
         self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
@@ -122,8 +120,6 @@ class EpisodePlayer:
         if (again and settings.reuse.early) or self._calls:
             self._stored = defaultdict(StoredEpisodes)
         self._lengths = LengthsByState() if settings.longest_first else None
-        # Idle environments, by id and settings: creating an environment may read a data set.
-        self._idle: dict[tuple[str, str], list[Env]] = defaultdict(list)
         self._groups: dict[Any, _Group] = {}
         """Groups whose samples are being requested, by verl's name of each."""
 
@@ -179,18 +175,15 @@ class EpisodePlayer:
         overtaken = played.resumed.overtaken if played.resumed is not None else None
         if played.resumed is None or overtaken is None or played.episode.masked:
             return played
-        idle = self._idle[played.settings]
-        overtaken.env.attach(idle.pop() if idle else self.make(*played.settings))
+        overtaken.env.attach(self._envs.take(played.settings))
         try:
             episode = await overtaken.play()
         except Exception as error:  # the engine is lost, and does not come back: as at the episode's first playing
             logger.warning("an episode of %s could not be judged", played.episode.env_id, exc_info=True)
-            kind = kind_of(error, FailureKind.ENGINE)
-            failure, stop_reason = describe(error), StopReason.FAILURE
-            episode = replace(played.episode, stop_reason=stop_reason, failure=failure, failure_kind=kind)
+            episode = replace(played.episode, **_failure(error, FailureKind.ENGINE))
         env = overtaken.env.detach()
         if not episode.masked:
-            idle.append(env)
+            self._envs.give_back(played.settings, env)
         return played._replace(episode=episode, resumed=played.resumed._replace(episode=episode))
 
     def version_of(self, name: Any) -> int:
@@ -246,9 +239,8 @@ class EpisodePlayer:
         """
         index, step = int(row["index"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
-        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
-        idle = self._idle[env_id, settings]
-        env = idle.pop() if idle else self.make(env_id, settings)
+        kind = kind_of_env(row)
+        env = self._envs.take(kind)
         broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
         try:
             limits = env.limits.within(self._bounds)
@@ -256,16 +248,15 @@ class EpisodePlayer:
             broken = episode.masked
         finally:
             if not broken:
-                idle.append(env)
+                self._envs.give_back(kind, env)
 
     def first_state(self, row: Mapping[str, Any]) -> DialogueState:
         """The dialogue state of a row's first turn."""
-        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
-        idle = self._idle[env_id, settings]
-        env = idle.pop() if idle else self.make(env_id, settings)
+        kind = kind_of_env(row)
+        env = self._envs.take(kind)
         index = int(row["index"])
         _, info = env.reset(seed=index, options={"index": index})
-        idle.append(env)
+        self._envs.give_back(kind, env)
         prompt = self._renderer.initial(info["messages"], info["tools"])
         return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
 
@@ -318,10 +309,9 @@ class EpisodePlayer:
         trains: bool,
         calls: CallsAhead | None,
     ) -> ResumedPlay:
-        env_id, settings = row["env_id"], row.get("env_kwargs") or "{}"
+        kind = kind_of_env(row)
         try:
-            idle = self._idle[env_id, settings]
-            env = idle.pop() if idle else self.make(env_id, settings)
+            env = self._envs.take(kind)
             # All samples of a task start in the same state: the environment's seed is the row's index.
             roll = partial(
                 self._roll,
@@ -329,7 +319,7 @@ class EpisodePlayer:
                 index=index,
                 seed=index,
                 sampling=sampling,
-                stored=None if self._stored is None else self._stored[env_id, settings],
+                stored=None if self._stored is None else self._stored[kind],
                 calls_ahead=calls,
                 lengths=self._lengths,
             )
@@ -342,30 +332,23 @@ class EpisodePlayer:
                 resumed = await self.resuming.play(env, turns, roll)
         except Exception as error:
             # rollout() turns errors inside an episode into a failure; this is for errors before it.
-            logger.exception("an episode of %s could not be started", env_id)
-            failed = Episode(
-                env_id=env_id,
-                task=None,
-                seed=index,
-                messages=(),
-                turns=(),
-                stop_reason=StopReason.FAILURE,
-                failure=describe(error),
-                failure_kind=kind_of(error, FailureKind.ENVIRONMENT),
-            )
+            logger.exception("an episode of %s could not be started", kind[0])
+            failure = _failure(error, FailureKind.ENVIRONMENT)
+            failed = Episode(env_id=kind[0], task=None, seed=index, messages=(), turns=(), **failure)
             return ResumedPlay(failed, ResumeCounts(), None)
         if not resumed.episode.masked:
-            idle.append(env)
+            self._envs.give_back(kind, env)
         return resumed
 
     def _roll(self, env: Any, engine: Engine, **arguments: Any) -> Coroutine[Any, Any, Episode]:
         limits = arguments.pop("limits")
         return rollout(env, engine, self._renderer, limits, **arguments)
 
-    def make(self, env_id: str, settings: str) -> Env:
-        """Create an environment; ``settings`` are JSON."""
-        env = make_env(env_id, json.loads(settings))
-        if self._memo_results:
-            # One memo for all environments of the same settings, shared by siblings and later epochs.
-            env.memo = self._memos.setdefault((env_id, settings), ResultMemo(self._memo_results))
-        return env
+
+def _failure(error: Exception, otherwise: FailureKind) -> dict[str, Any]:
+    """The fields of an episode that an error ended; it is ``otherwise``'s unless it says whose it is."""
+    return {
+        "stop_reason": StopReason.FAILURE,
+        "failure": describe(error),
+        "failure_kind": kind_of(error, otherwise),
+    }

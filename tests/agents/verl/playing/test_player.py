@@ -17,6 +17,7 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.record import read_records
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.episodes.output import EpisodeOutput
+from turntree.agents.verl.playing.idle_envs import IdleEnvs
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.rewards import Sample, reward
 
@@ -200,11 +201,10 @@ async def test_settings_with_limits_reach_the_environment(stage: Stage) -> None:
     assert told(output)["truncated"] == 1.0
 
 
-def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(stage: Stage) -> None:
-    assert stage.player().make("turntree/Arithmetic-v0", "{}").memo is None
-    stage.settings.memo_results = 5
-    player = stage.player()
-    one, same, other = (player.make("turntree/Arithmetic-v0", s) for s in ("{}", "{}", '{"max_numbers": 3}'))
+def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one() -> None:
+    assert IdleEnvs(0).take(("turntree/Arithmetic-v0", "{}")).memo is None
+    envs = IdleEnvs(5)
+    one, same, other = (envs.take(("turntree/Arithmetic-v0", s)) for s in ("{}", "{}", '{"max_numbers": 3}'))
     assert one.memo is same.memo is not None
     assert other.memo is not one.memo
 

@@ -1,0 +1,48 @@
+"""Environments of a process between two episodes: creating one may read a data set, so they are kept."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from turntree.agents.verl.episodes.dataset import make_env
+from turntree.envs import Env, ResultMemo
+
+EnvKind = tuple[str, str]
+"""Id and settings, which are JSON, of environments that are alike."""
+
+
+def kind_of_env(row: Mapping[str, Any]) -> EnvKind:
+    """That of a row of the data set."""
+    return row["env_id"], row.get("env_kwargs") or "{}"
+
+
+class IdleEnvs:
+    """Idle environments by their kind.
+
+    Args:
+        memo_results: Results that each kind remembers; siblings and later epochs share them. 0 for none.
+    """
+
+    def __init__(self, memo_results: int) -> None:
+        self._memo_results = memo_results
+        self._memos: dict[EnvKind, ResultMemo] = {}
+        self._idle: dict[EnvKind, list[Env]] = defaultdict(list)
+
+    def take(self, kind: EnvKind) -> Env:
+        """An environment for one episode, which is created if none is idle."""
+        return self._idle[kind].pop() if self._idle[kind] else self.make(kind)
+
+    def give_back(self, kind: EnvKind, env: Env) -> None:
+        """Keep an environment whose episode is over and left it whole."""
+        self._idle[kind].append(env)
+
+    def make(self, kind: EnvKind) -> Env:
+        """Create an environment."""
+        env_id, settings = kind
+        env = make_env(env_id, json.loads(settings))
+        if self._memo_results:
+            env.memo = self._memos.setdefault(kind, ResultMemo(self._memo_results))
+        return env
