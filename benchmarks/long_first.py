@@ -3,8 +3,11 @@
 ``traces``: recorded dialogues in a simulation of continuous batching with the step times that an H200 took for as many
 requests (``results/gpu_h200.json``). Half of each state's dialogues is learnt from and the other half is played, in
 rotating splits; tasks arrive in random order, siblings together. ``arrival`` gives slots in that order, ``expected`` by
-what the store of lengths expects, and ``oracle`` by the lengths themselves. In the control the lengths are dealt out
-anew, so that no state says anything. ``told`` is how much of their variance the states explain.
+what the store of lengths expects, and ``oracle`` by the lengths themselves: what it gains no order can surpass by much.
+``mixed`` is a rollout with as many dialogues of each trace, in which the tasks say which dialogues are long. In the
+control the lengths are dealt out anew, so that no state says anything. ``told`` is how much of their variance the
+states explain, ``corr`` the correlation of lengths and expectations, and ``early`` the share of the longest tenth that
+stands in the first quarter of the order by expectation.
 
 ``training``: GRPO on the calculator with a long task in eight and more dialogues than slots. In each epoch all ways
 play the same episodes with the same weights, each with its own store, in rotating order: ``arrival``, ``longest`` by
@@ -23,8 +26,10 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,6 +58,10 @@ MEASURED = Path(__file__).parent / "results" / "gpu_h200.json"
 WAYS = ("arrival", "longest", "long drafts")
 SPLITS = 12
 SLOTS = (16, 32, 64)
+MIXED = (16, 32, 48, 96)
+"""Dialogues of each trace in a mixed rollout."""
+SIBLINGS = 8
+"""Most dialogues of a task in it."""
 Lengths = NDArray[np.int64]
 
 
@@ -97,68 +106,110 @@ def told_share(lengths: Lengths, states: Lengths) -> float:
     return max(0.0, 1 - within / float(lengths.var(ddof=1)))
 
 
-def simulated(
-    lengths: Lengths, states: Lengths, slots: int, seed: int, seconds: Callable[[int], float]
-) -> dict[str, float]:
-    """Seconds of one split, by order."""
+class Recorded(NamedTuple):
+    """Dialogues, each array of shape (dialogues,)."""
+
+    lengths: Lengths
+    states: Lengths
+    traces: Lengths
+    """Number of the trace."""
+
+
+def mixed(recorded: Sequence[Recorded], count: int, seed: int) -> Recorded:
+    """Random tasks of all traces, with twice ``count`` dialogues of each: half of them is learnt from."""
+    rng, parts, tasks = np.random.default_rng(seed), [], 0
+    for number, trace in enumerate(recorded):
+        held = 0
+        for state in rng.permutation(np.unique(trace.states)):
+            own = rng.permutation(np.flatnonzero(trace.states == state))[: 2 * SIBLINGS]
+            if held and held + len(own) > 2 * count:
+                break
+            parts.append(np.stack([trace.lengths[own], np.full(len(own), tasks), np.full(len(own), number)]))
+            held, tasks = held + len(own), tasks + 1
+    return Recorded(*np.concatenate(parts, axis=1))
+
+
+def simulated(recorded: Recorded, slots: int, seed: int, seconds: Callable[[int], float]) -> dict[str, float]:
+    """Seconds of one split, by order, and how good the expectations are."""
+    lengths, states, traces = recorded
     rng = np.random.default_rng(seed)
     ranks = np.empty(len(lengths), np.int64)
     for state in np.unique(states):
         own = np.flatnonzero(states == state)
         ranks[own] = rng.permutation(len(own)) % 2
     store = LengthsByState()
-    keys = [DialogueState(exact=int(state) + 1, task=str(state), env="trace") for state in states]
+    keys = [
+        DialogueState(exact=int(state) + 1, task=str(state), env=str(trace))
+        for state, trace in zip(states, traces, strict=True)
+    ]
     for i in np.flatnonzero(ranks == 0):
         store.learn(keys[i], int(lengths[i]))
     place = rng.permutation(int(states.max()) + 1)
     played = sorted(np.flatnonzero(ranks == 1).tolist(), key=lambda i: int(place[states[i]]))
+    expected = [store.expect(keys[i]) for i in played]
     ways = {
         "arrival": list(range(len(played))),
-        "expected": longest_first([store.expect(keys[i]) for i in played]),
+        "expected": longest_first(expected),
         "oracle": longest_first([float(lengths[i]) for i in played]),
     }
-    return {way: makespan(lengths[played], order, slots, seconds) for way, order in ways.items()}
+    longest = ways["oracle"][: -(-len(played) // 10)]
+    return {
+        **{way: makespan(lengths[played], order, slots, seconds) for way, order in ways.items()},
+        "dialogues": len(played),
+        "correlation": float(np.corrcoef(lengths[played], expected)[0, 1]),
+        "early": len({*longest} & {*ways["expected"][: len(played) // 4]}) / len(longest),
+    }
 
 
 def traces(data: Path) -> list[dict[str, Any]]:
-    """The simulation of all traces that are there, each with its control."""
+    """The simulation of all traces that are there and of rollouts that mix them, each with its control."""
+    files = {name: data / "traces" / f"{name}.npz" for name in TRACES}
+    held = {name: dialogues(file) for name, file in files.items() if file.exists()}
+    whole = {name: Recorded(*one, np.zeros_like(one[0])) for name, one in held.items()}
+    kinds: dict[str, Callable[[int], Recorded]] = {name: lambda seed, one=one: one for name, one in whole.items()}
+    for count in MIXED if len(whole) > 1 else ():
+        kinds[f"mixed, {count} of each"] = partial(mixed, list(whole.values()), count)
     seconds, rows = step_seconds(), []
-    for name in TRACES:
-        if not (file := data / "traces" / f"{name}.npz").exists():
-            continue
-        lengths, states = dialogues(file)
-        for control in (False, True):
-            for slots in SLOTS:
-                found = []
-                for seed in range(SPLITS):
-                    dealt = np.random.default_rng(seed).permutation(lengths) if control else lengths
-                    found.append(simulated(dealt, states, slots, seed, seconds))
-                rows.append(
-                    {
-                        "trace": name,
-                        "control": control,
-                        "dialogues": len(lengths) // 2,
-                        "slots": slots,
-                        "told": told_share(dealt, states),
-                        "seconds": {way: statistics.fmean(one[way] for one in found) for way in found[0]},
-                        "by_oracle": statistics.fmean(one["expected"] / one["oracle"] for one in found),
-                        "arrival_by_expected": statistics.fmean(one["arrival"] / one["expected"] for one in found),
-                        "arrival_by_oracle": statistics.fmean(one["arrival"] / one["oracle"] for one in found),
-                    }
-                )
+    for (name, kind), control, slots in product(kinds.items(), (False, True), SLOTS):
+        found, told = [], []
+        for seed in range(SPLITS):
+            recorded = kind(seed)
+            if control:
+                dealt = np.random.default_rng(seed).permutation(recorded.lengths)
+                recorded = recorded._replace(lengths=dealt)
+            told.append(told_share(recorded.lengths, recorded.states))
+            found.append(simulated(recorded, slots, seed, seconds))
+        mean = {of: statistics.fmean(one[of] for one in found) for of in found[0]}
+        rows.append(
+            {
+                "trace": name,
+                "control": control,
+                "dialogues": round(mean["dialogues"]),
+                "slots": slots,
+                "told": statistics.fmean(told),
+                "correlation": mean["correlation"],
+                "early": mean["early"],
+                "seconds": {way: mean[way] for way in ("arrival", "expected", "oracle")},
+                "by_oracle": statistics.fmean(one["expected"] / one["oracle"] for one in found),
+                "arrival_by_expected": statistics.fmean(one["arrival"] / one["expected"] for one in found),
+                "arrival_by_oracle": statistics.fmean(one["arrival"] / one["oracle"] for one in found),
+            }
+        )
     return rows
 
 
 def show_traces(rows: Sequence[Mapping[str, Any]], title: str) -> None:
     table = Table(title=title, title_justify="left")
-    columns = ("told", "dialogues", "slots", "arrival s", "expected s", "oracle s", "to oracle", "gain", "oracle's")
+    seconds = ("arrival s", "expected s", "oracle s")
+    columns = ("told", "corr", "early", "dialogues", "slots", *seconds, "to oracle", "gain", "oracle's")
     for column in ("trace", "lengths", *columns):
         table.add_column(column, justify="left" if column in ("trace", "lengths") else "right")
     for one in rows:
         took = one["seconds"]
         table.add_row(
-            one["trace"], "dealt anew" if one["control"] else "recorded", f"{one['told']:.0%}", str(one["dialogues"]),
-            str(one["slots"]), *(f"{took[way]:.2f}" for way in ("arrival", "expected", "oracle")),
+            one["trace"], "dealt anew" if one["control"] else "recorded", f"{one['told']:.0%}",
+            f"{one['correlation']:.2f}", f"{one['early']:.0%}", str(one["dialogues"]), str(one["slots"]),
+            *(f"{took[way]:.2f}" for way in ("arrival", "expected", "oracle")),
             f"{one['by_oracle']:.3f}", f"{one['arrival_by_expected']:.2f}", f"{one['arrival_by_oracle']:.2f}",
         )  # fmt: skip
     Console(width=130).print(table)

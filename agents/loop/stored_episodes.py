@@ -80,7 +80,8 @@ def likely_steps(episodes: Sequence[StoredEpisode], place: int, min_probability:
         >>> [step.text for step in likely_steps([(a, b), (a, c), (c, c)], 0, 0.5)]
         ['a']
     """
-    least, steps = min_probability * (len(episodes) + 1), []
+    least = min_probability * (len(episodes) + 1)
+    steps: list[StoredStep] = []
     while True:
         after = steps[-1].answer if steps else None
         nexts = [one for one in episodes if len(one) > place]

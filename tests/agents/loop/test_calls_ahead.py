@@ -100,7 +100,7 @@ class Telling(ScriptedEngine):
             for text in self._told[place]:
                 tokens = self._encode(text, add_special_tokens=False)["input_ids"]
                 request.foresee.tell((*tokens, *request.sampling.stop_token_ids[:1]))
-            for _ in range(3000):
+            for _ in range(30_000):
                 await asyncio.sleep(0.001)
                 if self._begun():
                     break
