@@ -104,16 +104,21 @@ class ProgramPlay(EpisodeDriver):
             raise turns.lost
         if answer is not None and self.turns:
             return await self.judge(answer)
+        return self._without_answer(failed, turns.full, gateway.sessions.full)
+
+    def _without_answer(self, failed: Exception | None, turns_full: bool, tokens_full: bool) -> StopReason:
+        """Why there is no answer to judge: a limit, or what the program did."""
+        limit = self.limits.max_seconds
         if isinstance(failed, TimeoutError):
-            if limits.max_seconds is not None and limits.max_seconds <= self.seconds:
+            if limit is not None and limit <= self.seconds:
                 return StopReason.MAX_SECONDS
             raise TimeoutError(f"the program had no answer after {self.seconds:g} s")
         if isinstance(failed, ProgramFailed):
             raise failed
         self.note(PROGRAM_ERROR, str(failed or "the program answered without a turn of the policy"))
-        if turns.full:
+        if turns_full:
             return StopReason.MAX_TURNS
-        return StopReason.MAX_TOKENS if gateway.sessions.full else StopReason.DONE
+        return StopReason.MAX_TOKENS if tokens_full else StopReason.DONE
 
     def note(self, key: str, text: str) -> None:
         """Keep a text with the task."""
