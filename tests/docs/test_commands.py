@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
         "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
         "<think>\n\n</think>\n\n{% endif %}"
     )
-    save_chat_llama(tmp_path / "DIR", tokenizer, spread=20.0)
+    save_chat_llama(tmp_path / "DIR", tokenizer, spread=20.0, positions=4096)
     for name in ("BEFORE", "AFTER", "MODEL", "models/qwen"):
         shutil.copytree(tmp_path / "DIR", tmp_path / name)
     for name, text in table(__file__, "files").items():

@@ -33,11 +33,11 @@ def save_tiny_llama(
     return folder
 
 
-def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0) -> Path:
+def save_chat_llama(folder: Path, tokenizer: Any, *, spread: float = 1.0, positions: int = 512) -> Path:
     """Write a model that ends its turns as a chat's, beside its tokenizer, which has ``<|im_end|>``; ``spread``
     multiplies the random output weights: an untrained model hesitates between all tokens."""
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    size = {"intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": 512}
+    size = {"intermediate_size": 32, "num_hidden_layers": 1, "max_position_embeddings": positions}
     model = random_llama(len(tokenizer), eos_token_id=end, **size)
     model.lm_head.weight.data.mul_(spread)
     model.save_pretrained(folder)

@@ -39,11 +39,11 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
     if rollout.max_model_len is None:
         longest = given or rollout.prompt_length + rollout.response_length + kept
         # verl and the engines refuse a context beyond the model's: the last places are then the engine's.
-        rollout.max_model_len = min(longest, _positions(str(config.actor_rollout_ref.model.path)) or longest)
+        rollout.max_model_len = min(longest, positions(str(config.actor_rollout_ref.model.path)) or longest)
     return given or int(rollout.max_model_len)
 
 
-def _positions(model: str) -> int | None:
+def positions(model: str) -> int | None:
     """Positions of a model in a folder; ``None`` if it is none, or does not say."""
     file = Path(model).expanduser() / "config.json"
     try:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
+from turntree.agents.verl.config.engine_section import positions
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import TrainSettings
 from turntree.agents.verl.names import REPLICA_SIZES
@@ -41,6 +42,7 @@ def check_sizes(config: DictConfig, settings: TrainSettings) -> None:
         )
     _check_chunk(config, batch)
     _check_replicas(config)
+    _check_positions(config)
     for key, mini, parallel in _mini_batches(config):
         _check_mini_batch(config, key, mini, parallel)
     left = tasks % batch
@@ -62,6 +64,17 @@ def _by_one(config: DictConfig) -> bool:
     refills = config.trainer.v1.sampler.get("sync_refill_failed_groups")
     filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
     return bool(refills or filters or config.trainer.v1.trainer_mode != "sync")
+
+
+def _check_positions(config: DictConfig) -> None:
+    """Turntree's own engine refuses rows beyond the model's context, but once verl's processes have started."""
+    rollout, model = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
+    longest, most = rollout.max_model_len or rollout.prompt_length + rollout.response_length, positions(model)
+    if rollout.name == "turntree" and most is not None and longest > most:
+        raise ConfigError(
+            f"a row has up to {longest} tokens (data.max_prompt_length and data.max_response_length), and the model "
+            f"has {most} positions: lower these"
+        )
 
 
 def _check_chunk(config: DictConfig, batch: int) -> None:
