@@ -34,8 +34,8 @@ kernels:  # compiled once, not by each part at the same time
 	  warm_up.warm_up(); compiled.warm_up(torch.float32); chain_rows.warm_up()"
 
 test-trainings:
-	py=$$(scripts/venv.sh cpu)/bin/python && $$py tests/support/warm_engine.py local -m "slow and ($(KIND)) and $(HERE)" \
-	  -- $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
+	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "slow and ($(KIND)) and $(HERE)" \
+	  $(or $(TESTS),$(shell grep -rl "mark.slow" tests --include=test_*.py))
 
 test-fast:
 	py=$$(scripts/venv.sh cpu)/bin/python && $$py -m pytest -m "not slow and ($(KIND)) and $(HERE)" $(TESTS)

@@ -31,7 +31,6 @@ SPAWNED = "--multiprocessing-fork"
 IMPORTED = {
     "sglang": ("sglang.srt.entrypoints.http_server", "turntree.agents.engines.sglang.worker.drafter"),
     "vllm": ("vllm.entrypoints.openai.api_server",),
-    "local": (),
 }
 """Modules by engine; none imports Ray (``prefork.PRELOADED``)."""
 NO_TEST = 5
