@@ -105,7 +105,7 @@ class McpTool(Tool):
         parameters = {"type": "object", "properties": {}} | schema
         function = {"name": entry.name, "description": entry.description or "", "parameters": parameters}
         self.schema = {"type": "function", "function": function}
-        self.is_method, self.deterministic, self._context = True, False, None
+        self.is_method = True
 
     def run(self, arguments: Any, *, owner: object | None = None, context: Context | None = None) -> str:
         """Call the server, which checks the arguments itself."""

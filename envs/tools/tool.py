@@ -31,8 +31,15 @@ class Tool:
     """A function with the schema that the model sees.
 
     A tool can still be called like the function that it wraps; ``run`` is the
-    model's entry point, with checked arguments and text results.
+    model's entry point, with checked arguments and text results. A subclass with
+    a ``schema`` and a ``run`` of its own needs no function: what it does not set is as below.
     """
+
+    schema: dict[str, Any]
+    is_method = False
+    deterministic = False
+    pure = False
+    _context: str | None = None
 
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False, pure: bool = False

@@ -162,6 +162,25 @@ def test_only_tools_without_instance_and_context_may_run_at_once() -> None:
     assert prepare(ToolCall(name="hint"), [hint]).shares_state
 
 
+class Remote(Tool):
+    """Described by its schema alone, as a server describes its tools."""
+
+    def __init__(self) -> None:
+        parameters = {"type": "object", "properties": {"word": {"type": "string"}}}
+        self.schema = {"type": "function", "function": {"name": "echo", "description": "", "parameters": parameters}}
+
+    def run(self, arguments: Any, *, owner: object | None = None, context: Context | None = None) -> str:
+        return str(arguments["word"])
+
+
+def test_a_tool_that_brings_a_schema_alone_is_called_like_any_other() -> None:
+    env = Errand()
+    env.tools = (Remote(),)
+    env.reset(seed=1)
+    assert use(env, "echo", word="here") == "here"
+    assert not list(env.calls_ahead(call(env, "echo", word="here"))), "nothing says that it is pure"
+
+
 class Notebook(Toolset):
     closed: list[str] = []
 
