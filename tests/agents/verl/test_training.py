@@ -223,7 +223,8 @@ def test_the_resumed_run_says_what_the_unbroken_one_said(killed: Killed, resumed
         assert len(said) == PROMPTS * SAMPLES
         assert said.keys() == again.keys(), "the same tasks and samples"
         differing = [place for place in said if said[place] != again[place]]
-        assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {differing}"
+        shown = [(place, said[place], again[place]) for place in differing]
+        assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {shown}"
 
 
 def test_steps_differ(killed: Killed) -> None:
