@@ -31,7 +31,7 @@ from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
-from turntree.agents.verl.playing.idle_envs import IdleEnvs, kind_of_env
+from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
@@ -55,8 +55,8 @@ class _Played(NamedTuple):
     recorded: bool
     resumed: ResumedPlay | None = None
     """Of a training whose weights change meanwhile."""
-    settings: tuple[str, str] = ("", "")
-    """Id and settings of its environment."""
+    env_kind: EnvKind = ("", "")
+    """That of its environment."""
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
 
@@ -115,8 +115,8 @@ class EpisodePlayer:
         # Where turns are generated again, tool calls are made again.
         again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
         self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
-        self._credits: dict[tuple[str, str], Credit] = defaultdict(Credit)
-        self._stored: dict[tuple[str, str], StoredEpisodes] | None = None
+        self._credits: dict[EnvKind, Credit] = defaultdict(Credit)
+        self._stored: dict[EnvKind, StoredEpisodes] | None = None
         if (again and settings.reuse.early) or self._calls:
             self._stored = defaultdict(StoredEpisodes)
         self._lengths = LengthsByState() if settings.longest_first else None
@@ -175,7 +175,7 @@ class EpisodePlayer:
         overtaken = played.resumed.overtaken if played.resumed is not None else None
         if played.resumed is None or overtaken is None or played.episode.masked:
             return played
-        overtaken.env.attach(self._envs.take(played.settings))
+        overtaken.env.attach(self._envs.take(played.env_kind))
         try:
             episode = await overtaken.play()
         except Exception as error:  # the engine is lost, and does not come back: as at the episode's first playing
@@ -183,7 +183,7 @@ class EpisodePlayer:
             episode = replace(played.episode, **_failure(error, FailureKind.ENGINE))
         env = overtaken.env.detach()
         if not episode.masked:
-            self._envs.give_back(played.settings, env)
+            self._envs.give_back(played.env_kind, env)
         return played._replace(episode=episode, resumed=played.resumed._replace(episode=episode))
 
     def version_of(self, name: Any) -> int:
@@ -210,10 +210,10 @@ class EpisodePlayer:
         sampling = self._sampling(sampling_params, noise, index, session, int(row.get("repeat", 0)))
         resumed = None
         lost: list[FailureKind] = []
-        settings = row["env_id"], row.get("env_kwargs") or "{}"
+        env_kind = kind_of_env(row)
         calls = None
         if self._calls:
-            calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[settings])
+            calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
         while len(lost) < ATTEMPTS:
             resumed = await self._attempt(row, index, sampling, engine, trains, calls)
             episode = resumed.episode
@@ -227,7 +227,7 @@ class EpisodePlayer:
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
         kept = resumed if self.resuming and trains else None
-        return _Played(episode, tuple(lost), labels, trains, kept, settings, calls)
+        return _Played(episode, tuple(lost), labels, trains, kept, env_kind, calls)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
