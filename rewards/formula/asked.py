@@ -21,22 +21,24 @@ from turntree.rewards.limits import LimitExceeded
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _PLAIN = re.compile(r"(?<![\w.])[-(]*\d[\d.]*!?(?:[ ]?[-+*/^()][-+*/^() ]*\d[\d.]*!?|\))+|(?<![\w.])\d{1,4}!(?!\w)")
 _AMOUNT = r"(?:\$|\\\()?\s*((?:\\d?frac\s*\{\d+\}\s*\{\d+\}|\d[\d,]*(?:\.\d+)?(?:\s*/\s*\d+)?))\s*"
+_FIRST = _AMOUNT + r"(?:\$|\\\))?\s*"
+"""A number before a word, with the end of its formula."""
 _WORDED = tuple(
-    (re.compile(pattern.replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)
+    (re.compile(pattern.replace("FIRST ", _FIRST).replace("AMOUNT", _AMOUNT), re.IGNORECASE), written)
     for pattern, written in (
         (r"AMOUNT(?:\\?%|percent)\s*(?:\$|\\\))?\s*of AMOUNT", r"\frac{%s}{100}\cdot(%s)"),
-        (r"AMOUNT(?:\$|\\\))?\s*of AMOUNT", r"(%s)\cdot(%s)"),
-        (r"product of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"(%s)\cdot(%s)"),
-        (r"sum of AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)+(%s)"),
-        (r"difference (?:of|between) AMOUNT(?:\$|\\\))?\s*and AMOUNT", "(%s)-(%s)"),
-        (r"quotient of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\frac{%s}{%s}"),
-        (r"(?:greatest|highest) common (?:divisor|factor) of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\gcd(%s,%s)"),
-        (r"(?:least|lowest) common (?:multiple|denominator) of AMOUNT(?:\$|\\\))?\s*and AMOUNT", r"\lcm(%s,%s)"),
-        (r"remainder when AMOUNT(?:\$|\\\))?\s*is divided by AMOUNT", r"%s \bmod %s"),
-        (r"AMOUNT(?:\$|\\\))?\s*divided by AMOUNT", r"\frac{%s}{%s}"),
-        (r"AMOUNT(?:\$|\\\))?\s*(?:times|multiplied by) AMOUNT", r"(%s)\cdot(%s)"),
-        (r"AMOUNT(?:\$|\\\))?\s*plus AMOUNT", "(%s)+(%s)"),
-        (r"AMOUNT(?:\$|\\\))?\s*minus AMOUNT", "(%s)-(%s)"),
+        (r"FIRST of AMOUNT", r"(%s)\cdot(%s)"),
+        (r"product of FIRST and AMOUNT", r"(%s)\cdot(%s)"),
+        (r"sum of FIRST and AMOUNT", "(%s)+(%s)"),
+        (r"difference (?:of|between) FIRST and AMOUNT", "(%s)-(%s)"),
+        (r"quotient of FIRST and AMOUNT", r"\frac{%s}{%s}"),
+        (r"(?:greatest|highest) common (?:divisor|factor) of FIRST and AMOUNT", r"\gcd(%s,%s)"),
+        (r"(?:least|lowest) common (?:multiple|denominator) of FIRST and AMOUNT", r"\lcm(%s,%s)"),
+        (r"remainder when FIRST is divided by AMOUNT", r"%s \bmod %s"),
+        (r"FIRST divided by AMOUNT", r"\frac{%s}{%s}"),
+        (r"FIRST (?:times|multiplied by) AMOUNT", r"(%s)\cdot(%s)"),
+        (r"FIRST plus AMOUNT", "(%s)+(%s)"),
+        (r"FIRST minus AMOUNT", "(%s)-(%s)"),
         (r"square root of AMOUNT", r"\sqrt{%s}"),
         (r"cube root of AMOUNT", r"\sqrt[3]{%s}"),
         (r"(?<!\w)square of AMOUNT", "(%s)^2"),
