@@ -11,8 +11,11 @@ from functools import lru_cache, reduce
 from math import inf, isfinite
 from operator import or_
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from turntree.envs.nearest import nearest_hint
+
+Settings = TypeVar("Settings")
 _MOST_WHOLE = 1 << 63
 _MOST_TOKEN = (1 << 31) - 1
 """Largest token id; whole numbers in a sequence are such ids."""
@@ -66,6 +69,29 @@ def misfit_by_name(value: Any, hint: str) -> str:
     names = [name.partition("[")[0].rpartition(".")[2] for name in hint.split(" | ")]
     kinds = [_SIMPLE.get(name) for name in names]
     return "" if None in kinds else misfit(value, reduce(or_, kinds))
+
+
+def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
+    """Settings from a mapping.
+
+    Args:
+        kind: Their class, a dataclass.
+        values: Its fields.
+        where: What they stand under, for the message.
+
+    Raises:
+        ValueError: If a key is unknown or missing, or a value not of its field's kind or out of range.
+    """
+    known = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    for key, value in values.items():
+        if key not in known:
+            raise ValueError(f"{where}: unknown key {key!r}; {nearest_hint(key, list(known), 'it takes')}")
+        if problem := misfit_by_name(value, known[key]):
+            raise ValueError(f"{where}.{key}: {problem}")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:  # a key is missing, or a value out of range
+        raise ValueError(f"{where}: {error}") from error
 
 
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "nothing"}

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_policy
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.episodes.hints import misfit_by_name
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.speakers import EngineSpeaker, ServerSpeaker, Speaker
-from turntree.envs.nearest import nearest_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,32 +57,6 @@ class SpeakerSettings:
     def sampling(self) -> Sampling:
         """How a message is sampled; the seed is made for each."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
-
-
-Settings = TypeVar("Settings")
-
-
-def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Settings from a mapping.
-
-    Args:
-        kind: Their class, a dataclass.
-        values: Its fields.
-        where: What they stand under, for the message.
-
-    Raises:
-        ValueError: If a key is unknown or missing, or a value not of its field's kind or out of range.
-    """
-    known = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
-    for key, value in values.items():
-        if key not in known:
-            raise ValueError(f"{where}: unknown key {key!r}; {nearest_hint(key, list(known), 'it takes')}")
-        if problem := misfit_by_name(value, known[key]):
-            raise ValueError(f"{where}.{key}: {problem}")
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:  # a key is missing, or a value out of range
-        raise ValueError(f"{where}: {error}") from error
 
 
 def opened_speaker(settings: SpeakerSettings) -> tuple[Speaker, EventThread]:

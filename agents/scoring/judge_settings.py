@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turntree.agents.loop.speaker_settings import SpeakerSettings, opened_speaker, read_settings
+from turntree.agents.episodes.hints import read_settings
+from turntree.agents.loop.speaker_settings import SpeakerSettings, opened_speaker
 from turntree.agents.scoring.engine_judge import Criteria, EngineJudge
 from turntree.rewards import Reward, RewardDefinitionError, Sample
 

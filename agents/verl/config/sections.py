@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
-from turntree.agents.episodes.hints import misfit_by_name
+from turntree.agents.episodes.hints import read_settings
 from turntree.agents.errors import AgentError
 from turntree.envs.nearest import nearest_hint
 
@@ -51,13 +51,10 @@ def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
     given = {key: value for key, value in values.items() if value is not None or not known[key].startswith("Mapping[")}
     if missing := [f.name for f in fields(kind) if f.name not in given and f.default is MISSING is f.default_factory]:  # type: ignore[arg-type]
         raise ConfigError(f"{where} needs {missing[0]}: give {where}.{missing[0]}")
-    for key, value in given.items():
-        if problem := misfit_by_name(value, known[key]):
-            raise ConfigError(f"{where}.{key}: {problem}")
     try:
-        return kind(**given)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}") from error
+        return read_settings(kind, given, where)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def plain(section: Any) -> Any:
