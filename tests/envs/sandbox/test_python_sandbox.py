@@ -81,8 +81,10 @@ def test_but_the_value_of_a_last_expression_is_printed(sandbox: PythonSandbox) -
 def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
     """Whether a script of a report ends as it was meant to, with the output that was meant."""
     code, right = row["prediction"], row["right"]
-    if right == "two lines":  # a parent and its child, for which nobody waits
-        return sandbox.run(code).stdout in ("parent\n", "parent\nparent\n")
+    if right == "two lines":  # of a child that nobody waits for, what it wrote by then: print writes its end apart
+        stdout = sandbox.run(code).stdout
+        texts, ends = [stdout.count(part) for part in ("parent", "\n")]
+        return 1 <= ends <= texts <= 2
     if right == "before is shown":
         return sandbox.run(code).stdout == "before\n"
     if "networkx" in code:  # a package that need not be there
