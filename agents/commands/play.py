@@ -34,7 +34,6 @@ def play(
     """Let a person play one episode.
 
     Args:
-        env: The environment.
         ask: Returns the next line of the person; raises ``EOFError`` at the end.
         show: Called with the speaker and the text.
         seed: Given to ``env.reset``.

@@ -95,7 +95,6 @@ def demonstrations(
 
     Args:
         tokenizer: The policy's Hugging Face tokenizer.
-        count: Number of demonstrations.
         seed: Seed of kinds and tasks; the same seed gives the same dialogues.
         mixture: Shares of the kinds.
         env_kwargs: Settings of the arithmetic environment; training plays the same with other tasks.

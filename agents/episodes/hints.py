@@ -76,7 +76,6 @@ def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -
 
     Args:
         kind: Their class, a dataclass.
-        values: Its fields.
         where: What they stand under, for the message.
 
     Raises:

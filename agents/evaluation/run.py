@@ -106,10 +106,7 @@ def open_file(
     """The file of an evaluation's episodes, before a model is loaded for the missing ones.
 
     Args:
-        planned: The evaluation.
         out: The file, continued if it exists.
-        model: Name of the model.
-        seed: Seed of tasks and sampling.
         scorer: Computes the rewards instead of the environment.
         restart: Begin ``out`` anew.
         played_by: Everything else that the episodes depend on, part of the identity of ``out``.
@@ -150,11 +147,8 @@ async def play(
     """Play the remaining episodes.
 
     Args:
-        planned: The evaluation.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Renderer of the engine's model; ``None`` for a chat server.
-        model: Name of the model.
-        seed: Seed of tasks and sampling.
         concurrency: Episodes played at the same time.
         scorer: Computes the rewards instead of the environment.
         guesses: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.

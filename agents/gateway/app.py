@@ -44,9 +44,6 @@ class Gateway:
     """The handlers of all paths.
 
     Args:
-        engine: Samples the turns.
-        renderer: Of the engine's model.
-        settings: Bounds and names.
         model_path: Model directory or id, for the record; ``None`` takes the name in the settings.
     """
 

@@ -26,7 +26,6 @@ def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
 
     Args:
         messages: As chat templates take them.
-        tools: The tools that are offered.
     """
     keys = [key_of(canonical_json(list(tools)))]
     for message in messages:

@@ -121,7 +121,6 @@ class Sessions:
         most: Sessions at once; the one that was idle longest ends for a further one.
         seconds: Time after which an idle session ends.
         ended: Called with each session that ends by itself, and the reason.
-        clock: Seconds.
     """
 
     def __init__(
@@ -147,9 +146,6 @@ class Sessions:
 
         Args:
             messages: The dialogue, as chat templates take it.
-            tools: The tools that are offered.
-            session_id: The session that the client names.
-            task_id: The task that it names.
 
         Raises:
             ApiError: 409 if the named session has ended, 400 if it has another task.
@@ -198,10 +194,7 @@ class Sessions:
 
         Args:
             place: Held by ``using``.
-            turn: The turn.
             content: Its text without the calls.
-            calls: Its calls.
-            ids: The ids of the calls.
         """
         session = self.live[place.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]

@@ -45,7 +45,6 @@ class ToolFormat:
     """How tools are shown to one model, and how it calls them.
 
     Args:
-        renderer: Of the model.
         name: A format of ``get_parser``, in which the policy writes calls.
     """
 

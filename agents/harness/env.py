@@ -52,7 +52,6 @@ class HarnessEnv(Env):
         Args:
             env: Environment whose tasks the program is given, as in ``turntree.envs.make``. What it answers to a turn
                 is the verdict on the final answer; its tools are not offered.
-            env_kwargs: Its arguments.
             program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
             command: A command line, see ``CommandProgram``.
             image: Container image that ``command`` runs in.

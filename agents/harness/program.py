@@ -94,10 +94,6 @@ class Program(Protocol):
     async def run(self, given: Assignment, in_thread: InThread) -> str:
         """The final answer. Cancelled, it ends what it began.
 
-        Args:
-            given: The assignment.
-            in_thread: Runs a call in a thread.
-
         Raises:
             ProgramFailed: If it could not be run.
             NoAnswer: If it ended without one.

@@ -90,8 +90,6 @@ class EarlyCalls:
         calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
         env: The environment, just reset.
         ask: Steps an environment.
-        off_loop: As ``OffLoop``.
-        text: Text of a turn's tokens.
     """
 
     def __init__(
@@ -148,7 +146,6 @@ class EarlyCalls:
         """Let a fork take a turn.
 
         Args:
-            turn: Number of the turn in the episode.
             text: What it will probably be.
             before: The environment's probable snapshot before it.
         """

@@ -47,15 +47,12 @@ async def chat_rollout(
 
     Args:
         env: A ``turntree.envs.Env``, or a wrapper around one.
-        server: Generates the turns.
         limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
             ends with ``max_tokens``.
         tool_calls: Which side parses the calls in a turn.
-        task: The task to play.
         index: Number of the task, instead of ``task``.
         seed: Given to ``env.reset``.
         sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
-        executor: Where the environment runs.
 
     Raises:
         UsageError: If the environment plays its episodes itself, on tokens.

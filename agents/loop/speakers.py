@@ -34,18 +34,12 @@ class Speaker(Protocol):
 
         Args:
             messages: OpenAI messages, the last one a user's.
-            sampling: How it is sampled.
         """
         ...
 
 
 class EngineSpeaker:
-    """A ``Speaker`` over an engine of tokens.
-
-    Args:
-        engine: Samples the messages.
-        renderer: Of the engine's tokenizer.
-    """
+    """A ``Speaker`` over an engine of tokens."""
 
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         self.engine, self.renderer = engine, renderer

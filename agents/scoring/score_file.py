@@ -80,7 +80,6 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     """Score every row of a file.
 
     Args:
-        path: The rows.
         out: File for the rows, each with the additional field ``scored``; an existing file is replaced.
         scorer: Computes the rewards; rows with the same ``task_id`` are samples of one task.
         fields: Names of the fields, if they are not the usual ones.
@@ -117,7 +116,6 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
     Args:
         keys: One for each of ``scored``.
         scored: Results to sum up.
-        unasked: As ``Scorer.unasked``.
     """
     groups: dict[str, list[Scored]] = {}
     missing: Counter[str] = Counter()

@@ -157,8 +157,6 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     """Write the rows and the final configuration of a run.
 
     Args:
-        composition: The checked configuration.
-        folder: Folder of the run.
         ray_dir: Folder for Ray's files, if it is started for this run.
 
     Raises:
@@ -231,12 +229,7 @@ def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:
-    """The command line of a run.
-
-    Args:
-        folder: Folder of the run.
-        socket: As ``fork_socket`` gives it.
-    """
+    """The command line of a run."""
     arguments = [
         f"--config-path={folder.root}",
         f"--config-name={folder.config.stem}",

@@ -65,7 +65,6 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
     """The messages of ``episode`` in order.
 
     Args:
-        episode: A recorded episode.
         decode: Text of one token id.
     """
     spoken = iter(episode.turns)
@@ -97,7 +96,6 @@ def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) 
     """``root`` with paths that do not fork joined.
 
     Args:
-        root: The tree of a state.
         decode: Text of one token id.
         widest: Most children of one fork that are kept.
     """

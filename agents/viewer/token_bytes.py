@@ -21,7 +21,6 @@ def token_bytes(tokenizer: Any, ids: Iterable[int]) -> dict[int, bytes]:
 
     Args:
         tokenizer: A Hugging Face tokenizer.
-        ids: Token ids.
     """
     read = _reader(tokenizer)
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}

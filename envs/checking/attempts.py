@@ -84,8 +84,6 @@ def play_attempt(env: Env, task: Task, attempt: Attempt) -> Outcome:
 
     Args:
         env: Any environment; an episode that runs in it is left.
-        task: One of its tasks.
-        attempt: The texts.
     """
     env.reset(seed=0, options={"task": task})
     total, seen, copied = 0.0, "", ""

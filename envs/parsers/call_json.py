@@ -31,10 +31,6 @@ class Read(NamedTuple):
 def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
     """Read ``{"name": ..., "arguments": {...}}``.
 
-    Args:
-        call: The object.
-        arguments_key: Key of the arguments in this format.
-
     Raises:
         ValueError: If it is not such an object, or has another key: what is written there would be dropped.
     """

@@ -165,7 +165,6 @@ def cut(text: str, max_length: int | None) -> str:
     """Shorten a text to its beginning and its end, with a mark between them.
 
     Args:
-        text: The text.
         max_length: Characters that stay, the mark not counted; ``None`` keeps all.
 
     >>> cut("abcdefgh", 4)

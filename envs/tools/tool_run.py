@@ -32,8 +32,6 @@ def prepare(
     """Prepare a call for execution.
 
     Args:
-        call: The policy's call.
-        tools: Tools that it may call.
         owners: The instance of each tool that is a method, by the tool's name.
         context: Filled in for tools that ask for it.
         memo: Answers calls of deterministic tools; ``None`` runs every call.
@@ -62,7 +60,6 @@ def answer(call: ToolCall, outcome: Outcome) -> Message:
     """The tool message: the result, or ``Error: ...``.
 
     Args:
-        call: The policy's call.
         outcome: Its outcome; not an infrastructure failure.
     """
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"

@@ -61,10 +61,6 @@ class Toolset:
 def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool, ...]:
     """Every tool that the model may call.
 
-    Args:
-        tools: Tools of the environment.
-        toolsets: Its toolsets.
-
     Raises:
         ToolDefinitionError: If two tools have one name.
     """

@@ -205,7 +205,6 @@ class DraftBudget:
         """Decide for the next step.
 
         Args:
-            rows: Requests that sample.
             most: Most nodes of the whole batch that the engine takes.
         """
         self._resting = self.rests(rows)
@@ -256,7 +255,6 @@ class DraftBudget:
         """Learn from the step for which ``allow`` was last called.
 
         Args:
-            rows: Requests that sampled.
             tokens: Tokens that the model ran over, drafts included.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).

@@ -74,11 +74,8 @@ def draft(
         room: Depth at most of each row, shape (rows,).
         limits: What else the caller allows.
         live: The live turns, of type ``LIVE_TURN``.
-        sources: What drafts are copied from.
-        weights: The model.
         work: Room to work in, a ``SCRATCH``, shape (1,).
         out: One row's nodes after the other's, filled; room for ``rows * limits.budget`` from ``start`` on.
-        start: Where they begin.
         counts: Nodes of each row, filled, shape (rows,).
 
     Returns:

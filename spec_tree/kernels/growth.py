@@ -261,7 +261,6 @@ def grow(
 
     Args:
         turn: A ``LIVE_TURN`` with its places; its nodes are filled.
-        room: Depth at most.
         limits: What else the caller allows.
         sources: Where the places lie.
         weights: The model, a ``WEIGHTS``.

@@ -37,9 +37,7 @@ def _write_turn(
         start: A multiple of ``GRANULE``.
         stop: The same; at least two positions more than the turn has tokens.
         sampled: The turn so far.
-        turn: Its slot.
         keys: Exact, tools, task, environment.
-        log: To write into.
     """
     claim(start, stop, turn, log)
     log.tokens[start + len(sampled) + 1] = END

@@ -145,9 +145,7 @@ def read(
         tokens: With ``ends``, each request's prompt and tokens, else its new tokens, -1 after the last, shape
             (rows, any).
         ends: Tokens of each request, 0 where it sampled nothing, shape (rows,); empty where ``tokens`` are new.
-        step: Its number.
         waiting: Slots in ``Chains.waiting``.
-        chains: The turns.
         out: Filled.
 
     Returns:
@@ -275,14 +273,9 @@ def go_on(
     Args:
         due: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
         slots: Slot of each request of the step, -1 for one without, shape (rows,).
-        step: Its number.
         guessed: Most tokens of callers' guesses of all turns together.
         most: Most tokens of the store's drafts, the most probable ones.
-        limits: Of the store's drafts.
-        chains: The turns.
         turns: Those of the store, of type ``LIVE_TURN``.
-        sources: What drafts are copied from.
-        weights: The model.
         head: Where the log is written next.
         work: Room to work in, a ``SCRATCH``, shape (1,).
         nodes: Room for ``rows * limits.budget`` nodes.

@@ -120,10 +120,8 @@ class TurnStore:
         """Write a turn at the head, where room was made for it and two more granules.
 
         Args:
-            sampled: Its tokens.
             keys: Its keys, shape (4,).
             live: Row of ``turns`` if it is live.
-            turns: The live turns, if it is live.
         """
         start = int(self.head[0])
         stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))
@@ -145,7 +143,6 @@ class TurnStore:
         Args:
             keys: Keys of each turn, shape (4,).
             rows: Its row of ``turns``, whose keys are the same, shape (turns,).
-            turns: The live turns.
         """
         head, slots = int(self.head[0]), self._slots(len(keys))
         open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
@@ -165,7 +162,6 @@ class TurnStore:
         """Write finished turns at the head, where room was made for all of them.
 
         Args:
-            sampled: Tokens.
             begins: First token of each turn in ``sampled``, shape (turns,).
             lengths: Number of its tokens, shape (turns,).
             keys: Its keys, shape (4,) each.

@@ -87,7 +87,6 @@ class ChainRows:
         """Start without turns.
 
         Args:
-            forest: The store.
             longest: Greatest length of a draft.
             shared: Exchange with other engines' stores, which is given the turns that end.
         """
@@ -188,7 +187,6 @@ class ChainRows:
         """``read`` of several steps without drafts at once, in each of which every turn sampled one token.
 
         Args:
-            slots: As of ``read``.
             tokens: Shape (rows, steps).
         """
         known, records = slots[slots >= 0], self._chains.records
@@ -212,7 +210,6 @@ class ChainRows:
         While nothing is drafted the store gets the tokens of some steps at once.
 
         Args:
-            slots: As of ``read``.
             drafts: Filled, -1 after the last token, shape (rows, at least the greatest length of a draft).
             counts: Their lengths, filled, shape (rows,).
             allowed: Limits of the store's drafts; ``None`` proposes nothing, no guess either.
@@ -261,7 +258,6 @@ class ChainRows:
         """Let turns go, whose slots may be given again. Those that are not over end here.
 
         Args:
-            slots: Their slots.
             keep: Whether the tokens of those that are not over may draft others.
         """
         self._register()

@@ -22,7 +22,6 @@ def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int
 
     Args:
         given: The setting; ``None`` is the default: on an accelerator what ``VERIFIED`` leaves, on the CPU no bound.
-        rows: Requests of the step.
         device: Type of the engine's device.
         most: What the engine's other limits allow.
 

@@ -24,7 +24,6 @@ def checked(
 
     Args:
         prompt_ids: Token ids, shape (prompt,).
-        sampling: Sampling parameters.
         token_ids: Shape (tokens,).
         name: Name of ``token_ids`` in messages.
         vocabulary: Size of the model's vocabulary.

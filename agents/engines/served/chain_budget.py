@@ -23,7 +23,6 @@ class ChainBudget:
         """Start without observations.
 
         Args:
-            settings: Settings of the drafter.
             deepest: Greatest length of a draft.
             most_tokens: Most tokens of a step of the engine.
             device: Type of the engine's device.
@@ -55,7 +54,6 @@ class ChainBudget:
         """Learn from the step that just ended; call it before the next one is drafted.
 
         Args:
-            step: What came of it.
             began: When the drafter was called after it, on a monotonic clock, seconds.
             read: Prompt tokens processed in it, ``None`` if unknown.
         """

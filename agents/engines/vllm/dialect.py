@@ -137,7 +137,6 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
     A turn ends only at ``stop_token_ids``, whatever the model's own end tokens are.
 
     Args:
-        sampling: Sampling parameters.
         speculates: Whether the engine verifies drafts.
 
     Raises:
@@ -181,8 +180,6 @@ def completion(
     Args:
         token_ids: Sampled tokens, shape (tokens,).
         readings: Log-probabilities at each of them.
-        finish_reason: vLLM's finish reason.
-        sampling: Sampling parameters of the request.
     """
     greedy = sampling.temperature == 0
     logprobs = tuple(readings.chosen.tolist())

@@ -30,7 +30,6 @@ def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
     """vLLM's ``compilation_config`` with graphs up to the most tokens of a step with drafts.
 
     Args:
-        rows: Most requests of a step.
         longest: Greatest length of a draft.
 
     >>> sizes = graph_sizes(256, 8)["cudagraph_capture_sizes"]

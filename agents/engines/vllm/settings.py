@@ -55,7 +55,6 @@ def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
 
     Args:
         additional_config: What it is without them; ``None`` for nothing.
-        forest: Settings of the store.
 
     Raises:
         ValueError: If it is no mapping, or as ``DrafterSettings.from_additional_config``.

@@ -55,9 +55,6 @@ class Routes:
         """Add a path.
 
         Args:
-            name: The path, as Starlette has it.
-            handler: Answers its requests.
-            method: Of HTTP.
             open_to_all: Whether no key is asked for.
             dialect: How refusals are written.
         """

@@ -31,7 +31,6 @@ def patient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
 
     Args:
         seconds: The time; the head of the first request has ``_HEAD_SECONDS`` at most.
-        strangers: Of the server.
     """
 
     class Patient(H11Protocol):
@@ -154,9 +153,6 @@ async def run(
     """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
 
     Args:
-        app: The application.
-        settings: Bounds.
-        at: Where to listen.
         closing: Called when the end begins.
         ready: Called when requests are answered.
         until: Asked now and then whether to end.

@@ -49,7 +49,6 @@ def compose_defaults(
     """Merge what the defaults list of ``own`` names.
 
     Args:
-        own: A configuration.
         overrides: Options that replace those of the list, in Hydra's grammar.
         own_env: Whether ``env`` is left out where nothing but a shipped configuration names it.
         without_env: Whether ``env`` is left out.

@@ -68,10 +68,8 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
     """Draft settings of an external engine.
 
     Args:
-        config: verl's whole configuration.
         name: The engine's name in ``rollout.name``.
         title: The name as its makers write it.
-        run: Settings of the run.
 
     Returns:
         ``None`` if another engine runs, or nothing is drafted.

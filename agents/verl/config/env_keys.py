@@ -19,7 +19,6 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     Args:
         env_id: As in ``turntree.envs.make``.
         settings: Its keyword arguments; ``limits`` is a mapping.
-        where: Name of their section, for messages.
 
     Raises:
         ConfigError: If the environment or a name is unknown, or a value is wrong.

@@ -63,9 +63,6 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     """The first ``count`` tasks of an environment as rows.
 
     Args:
-        env_id: As in ``make_env``.
-        settings: As in ``make_env``, JSON values.
-        count: Number of tasks.
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:

@@ -94,7 +94,6 @@ def to_output(
     """Convert an episode to verl's output.
 
     Args:
-        episode: The finished episode.
         weights_version: Version of the weights, for an episode without turns.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
         lost: Kinds of failure of the failed attempts, the last one included if it failed.
@@ -209,9 +208,6 @@ def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
 
     verl has no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
     little by them.
-
-    Args:
-        outputs: All samples of one task.
     """
     scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
     for output in outputs:

@@ -63,7 +63,6 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
     """The memory of the engine that a configuration names.
 
     Args:
-        config: verl's whole configuration.
         shape: Shape of the policy.
         gpu: Memory of the GPU, bytes.
     """

@@ -145,12 +145,7 @@ class EpisodeManager(AgentLoopManagerTQ):
 
 
 class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
-    """verl's worker, a Ray actor that plays the episodes of its share of a batch.
-
-    Args:
-        config: verl's whole configuration.
-        others: verl's other arguments.
-    """
+    """verl's worker, a Ray actor that plays the episodes of its share of a batch."""
 
     def __init__(self, config: Any, *others: Any) -> None:
         super().__init__(config, *others)

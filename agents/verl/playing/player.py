@@ -73,7 +73,6 @@ class _RowTurns:
     """The engine of a row's episode, which knows what ``rollout`` does not.
 
     Args:
-        engine: Samples the turns.
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
     """
@@ -92,7 +91,6 @@ class EpisodePlayer:
 
     Args:
         rollout_config: verl's ``actor_rollout_ref.rollout``.
-        tokenizer: The policy's tokenizer.
         on_resume: What becomes of sampled tokens when the weights change; ``None``: they do not while it plays.
     """
 
@@ -135,7 +133,6 @@ class EpisodePlayer:
         Args:
             sampling_params: verl's: temperature, top_p, top_k.
             row: Columns of the data set, and verl's ``uid``, ``session_id`` and ``global_steps``.
-            engine: Creates the engine of one attempt.
         """
         name = row.get("uid", object())
         group = self._groups.setdefault(name, _Group())
@@ -233,7 +230,6 @@ class EpisodePlayer:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
 
         Args:
-            sampling_params: As in ``play``.
             row: As in ``play``; ``global_steps`` is the step that it is for.
             engine: Cancels the episode if a turn is aborted.
         """

@@ -45,7 +45,6 @@ class TurntreeServer(ServingTurns):
     """The class of the Ray actor.
 
     Args:
-        config: verl's rollout configuration.
         model_config: verl's model configuration; its ``path`` is loaded.
         replica_rank: Rank of the replica; moves the seed.
         trainer: The trainer's only process, which a restarted server asks for the weights. ``None`` waits for the
@@ -130,11 +129,8 @@ class TurntreeServer(ServingTurns):
         Args:
             prompt_ids: Token ids, shape (prompt,).
             sampling_params: verl's names, see ``to_sampling``.
-            request_id: verl's name of the request; the engine needs none.
             image_data: Must be ``None``.
             video_data: Must be ``None``.
-            state: The dialogue state, for the drafter.
-            reuse: As ``TurnRequest.reuse``.
         """
         if image_data or video_data:
             raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
@@ -174,7 +170,6 @@ class TurntreeServer(ServingTurns):
 
         Args:
             global_steps: Updates that the trainer has made.
-            life: As in ``update_weights``.
         """
         self._life.check(life)
         # The buckets came under the last version: verl gives the new one when all have arrived.

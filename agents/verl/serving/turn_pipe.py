@@ -48,7 +48,6 @@ class TurnPipe:
     """The client's end: an ``Engine`` over a server actor with the methods of ``TurnBatchServer``.
 
     Args:
-        server: The actor's handle.
         client: Name of this client, unique for the server.
     """
 

@@ -50,8 +50,6 @@ class TurnServer:
 
     Args:
         engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
-        run: Settings of the run.
-        rank: Rank of the replica.
         seed: For turns that bring none.
         vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together.
@@ -121,7 +119,6 @@ class TurnServer:
         """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused.
 
         Args:
-            step: Updates that the trainer has made.
             counters: The engine's, since its start.
         """
         self.step = step

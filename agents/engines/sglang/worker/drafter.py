@@ -65,8 +65,6 @@ class TreeDrafter(ServedDrafter):
         """Start with a store.
 
         Args:
-            settings: Settings of drafting.
-            forest: The store.
             widest: Most tokens of one request in one pass.
             clock: Measures steps.
             shared: Exchange with other engines' stores.

@@ -36,7 +36,6 @@ class PassesByWidth:
         """Create what is missing: SGLang has created the attention and the graphs of the widest itself.
 
         Args:
-            model_runner: The policy's model runner.
             widths: Ascending; the widest is ``speculative_num_draft_tokens``.
             graphs: Creates SGLang's graph runner; ``None`` imports it.
 

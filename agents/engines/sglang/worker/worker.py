@@ -138,8 +138,6 @@ def make_drafter(
     """The drafter of one rank of an engine, the first one's with an empty store.
 
     Args:
-        server_args: SGLang's server arguments.
-        model_config: SGLang's configuration of the policy.
         widest: Most tokens of one request in one pass.
         device: Type of the engine's device.
     """
