@@ -240,6 +240,8 @@ class Proposals(NamedTuple):
     """How many, shape (rows,)."""
     widths: NDArray[np.int32]
     """How many at most, shape (rows,); empty where the longest draft bounds all alike."""
+    nodes: DraftNodes
+    """Room for the longest draft of each request."""
     space: Space
     """Room to work in."""
 
@@ -264,7 +266,6 @@ def go_on(
     weights: Weights,
     head: NDArray[np.int64],
     work: NDArray[np.void],
-    nodes: DraftNodes,
     out: Proposals,
     share: NDArray[np.int64],
 ) -> tuple[int, int]:
@@ -278,7 +279,6 @@ def go_on(
         turns: Those of the store, of type ``LIVE_TURN``.
         head: Where the log is written next.
         work: Room to work in, a ``SCRATCH``, shape (1,).
-        nodes: Room for ``rows * limits.budget`` nodes.
         out: Filled; a row without a draft as well.
         share: Zeros, shape (3,), by which ``help_out`` takes a part.
 
@@ -290,23 +290,23 @@ def go_on(
         turn = chains.records[due[i]]
         if turn.held:
             new = chains.held[due[i], : turn.held]
-            accepted += extend(turns[turn.row], new, sources.log, sources.contexts, weights[0], head)
+            accepted += extend(turns[turn.row], new, sources, weights[0], head)
             turn.held = 0
     count = _propose_guesses(slots, step, guessed, limits.budget, chains, out)
     if most <= 0 or count == 0:
         add(share, int64(COUNT), int64(-1))
         return accepted, int64(0)
     add(share, int64(COUNT), count)
-    _draft_parts(share, count, limits, turns, sources, weights, work, nodes, out.space)
+    _draft_parts(share, limits, turns, sources, weights, work, out)
     while add(share, int64(DONE), int64(0)) * PART < count:
         pass
     drafted: int = int64(0)
     for c in range(count):
         drafted += out.space.nodes[c]
     if drafted > most:
-        _keep_most_probable(most, drafted, count, limits.budget, turns, nodes.paths, out.space)
+        _keep_most_probable(most, drafted, count, limits.budget, turns, out.nodes.paths, out.space)
         drafted = most
-    _write(count, limits.budget, slots, chains, turns, nodes, out)
+    _write(count, limits.budget, slots, chains, turns, out)
     return accepted, drafted
 
 
@@ -318,8 +318,7 @@ def help_out(
     sources: DraftSources,
     weights: Weights,
     work: NDArray[np.void],
-    nodes: DraftNodes,
-    space: Space,
+    out: Proposals,
 ) -> None:
     """Draft a part of what ``go_on`` with the same ``share`` drafts, on another thread, with ``work`` of its own.
 
@@ -329,22 +328,21 @@ def help_out(
     while count == 0:
         count = add(share, int64(COUNT), int64(0))
     if count > 0:
-        _draft_parts(share, count, limits, turns, sources, weights, work, nodes, space)
+        _draft_parts(share, limits, turns, sources, weights, work, out)
 
 
 @part
 def _draft_parts(
     share: NDArray[np.int64],
-    count: int,
     limits: DraftLimits,
     turns: NDArray[np.void],
     sources: DraftSources,
     weights: Weights,
     work: NDArray[np.void],
-    nodes: DraftNodes,
-    space: Space,
+    out: Proposals,
 ) -> None:
     """Draft for ``PART`` turns after others, until none is left that no thread took."""
+    count, space = add(share, int64(COUNT), int64(0)), out.space
     work[0].again = AGAIN_VOTERS if count <= FEW_ROWS else -1
     first: int = add(share, int64(NEXT), int64(1)) * PART
     while first < count:
@@ -352,7 +350,7 @@ def _draft_parts(
         own = space.nodes[first : first + PART]
         last = min(first + PART, count) - first
         at = first * limits.budget
-        draft(live[:last], room[:last], limits, turns, sources, weights, work, nodes, at, own[:last])
+        draft(live[:last], room[:last], limits, turns, sources, weights, work, out.nodes, at, own[:last])
         add(share, int64(DONE), int64(1))
         first = add(share, int64(NEXT), int64(1)) * PART
 
@@ -457,11 +455,10 @@ def _write(
     slots: NDArray[np.int32],
     chains: Chains,
     turns: NDArray[np.void],
-    nodes: DraftNodes,
     out: Proposals,
 ) -> None:
     """Write the store's drafts, each up to its first stop token, with their estimates."""
-    start = int64(0)
+    start, nodes = int64(0), out.nodes
     for c in range(count):
         start = c * longest if c % PART == 0 else start
         b = out.space.places[c]

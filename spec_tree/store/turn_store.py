@@ -128,8 +128,8 @@ class TurnStore:
         (slot,) = self._slots(1)
         turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(sampled), live=live)
         self._turns[slot] = turn
-        one = np.array([len(sampled)]), np.array([slot]), keys[None]
-        write_turns(np.array([start, stop]), sampled, np.zeros(1, np.int64), *one, self.log, self.keys)
+        one = np.array([[0, len(sampled)]]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), sampled, *one, self.log, self.keys)
         self.head[0] = stop
         if turns is not None and live >= 0:
             turns.turn[live] = slot
@@ -169,7 +169,8 @@ class TurnStore:
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         ladders = np.concatenate(keys).reshape(-1, 4)
-        write_turns(bounds, sampled, begins, lengths, np.array(slots), ladders, self.log, self.keys)
+        spans = np.stack([begins, begins + lengths], axis=1)
+        write_turns(bounds, sampled, spans, np.array(slots), ladders, self.log, self.keys)
         self.head[0] = bounds[-1]
         turns = list(map(LogEntry, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
         for slot, turn in zip(slots, turns, strict=True):

@@ -22,7 +22,7 @@ from turntree.agents.engines.drafting.session import HELD_STEPS
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.budget.draft_budget import Allowance
 from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources
+from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes
 from turntree.spec_tree.store.chains import CHAIN, Chains, Proposals, Read, Space, Verdicts, help_out, read
 from turntree.spec_tree.store.proposal import own_work
 
@@ -233,7 +233,11 @@ class ChainRows:
         guessed = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         limits = (allowed.min_probability, allowed.nodes) if allowed is not None and asks else (1.0, 0)
         self._advance(
-            due, slots, limits, guessed, Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._space)
+            due,
+            slots,
+            limits,
+            guessed,
+            Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._nodes, self._space),
         )
         self._asked = self._live if allowed is not None else 0
         if asks:
@@ -290,7 +294,7 @@ class ChainRows:
 
     def _tell(self, due: NDArray[np.int32]) -> None:
         """Pass the tokens of some slots on to the store, and draft nothing."""
-        self._advance(due, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._space))
+        self._advance(due, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._nodes, self._space))
 
     def _advance(
         self, due: NDArray[np.int32], slots: NDArray[np.int32], limits: tuple[float, int], guessed: int, out: Proposals
@@ -310,7 +314,6 @@ class ChainRows:
             most=nodes,
             min_probability=least,
             longest=self._longest,
-            nodes=self._nodes,
             out=out,
         )
         waiting = self._chains.waiting[: self._waiting]
@@ -381,11 +384,14 @@ def warm_up() -> None:
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
     rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
-    limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
-    store, turns = forest.rollouts.store, forest.live_table
-    sources = DraftSources(log=store.log, turns=store.keys, contexts=turns.contexts.log)
+    limits, turns, sources = (
+        DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS),
+        forest.live_table,
+        forest.sources,
+    )
     nothing = np.full(3, -1, np.int64)
-    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), rows._nodes, rows._space)
+    out = Proposals(one, one[0], _NO_ENDS, rows._nodes, rows._space)
+    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), out)
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:
