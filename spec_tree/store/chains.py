@@ -232,7 +232,7 @@ class Space(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """Where ``go_on`` writes drafts."""
+    """Where ``go_on`` writes drafts, and how many it may."""
 
     drafts: NDArray[np.int32]
     """Tokens of each request's draft, -1 after the last, shape (rows, any)."""
@@ -240,6 +240,10 @@ class Proposals(NamedTuple):
     """How many, shape (rows,)."""
     widths: NDArray[np.int32]
     """How many at most, shape (rows,); empty where the longest draft bounds all alike."""
+    guessed: int
+    """Most tokens of callers' guesses of all requests together."""
+    most: int
+    """Most tokens of the store's drafts of all requests together, the most probable ones."""
     nodes: DraftNodes
     """Room for the longest draft of each request."""
     space: Space
@@ -257,8 +261,6 @@ def go_on(
     due: NDArray[np.int32],
     slots: NDArray[np.int32],
     step: int,
-    guessed: int,
-    most: int,
     limits: DraftLimits,
     chains: Chains,
     turns: NDArray[np.void],
@@ -274,8 +276,6 @@ def go_on(
     Args:
         due: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
         slots: Slot of each request of the step, -1 for one without, shape (rows,).
-        guessed: Most tokens of callers' guesses of all turns together.
-        most: Most tokens of the store's drafts, the most probable ones.
         turns: Those of the store, of type ``LIVE_TURN``.
         head: Where the log is written next.
         work: Room to work in, a ``SCRATCH``, shape (1,).
@@ -292,7 +292,7 @@ def go_on(
             new = chains.held[due[i], : turn.held]
             accepted += extend(turns[turn.row], new, sources, weights[0], head)
             turn.held = 0
-    count = _propose_guesses(slots, step, guessed, limits.budget, chains, out)
+    count, most = _propose_guesses(slots, step, limits.budget, chains, out), out.most
     if most <= 0 or count == 0:
         add(share, int64(COUNT), int64(-1))
         return accepted, int64(0)
@@ -356,11 +356,9 @@ def _draft_parts(
 
 
 @part
-def _propose_guesses(
-    slots: NDArray[np.int32], step: int, left: int, longest: int, chains: Chains, out: Proposals
-) -> int:
+def _propose_guesses(slots: NDArray[np.int32], step: int, longest: int, chains: Chains, out: Proposals) -> int:
     """Propose the guesses of callers; returns how many turns the store may draft for, listed in ``out``."""
-    count = int64(0)
+    count, left = int64(0), out.guessed
     for b in range(len(slots)):
         slot = int64(slots[b])
         out.counts[b] = 0

@@ -217,10 +217,7 @@ class SpecForest:
         slots: NDArray[np.int32],
         *,
         step: int,
-        guessed: int,
-        most: int,
         min_probability: float,
-        longest: int,
         out: Proposals,
     ) -> None:
         """Extend the turns of ``due`` by the tokens that they hold, then draft chains, in one call without the
@@ -232,12 +229,10 @@ class SpecForest:
             tokens: What they hold together.
             slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
             step: Number of the step in which they sampled.
-            guessed: Most tokens of callers' guesses of all rows together.
-            most: Most tokens of the store's drafts, the most probable ones.
             min_probability: As of ``draft``.
-            longest: Greatest length of a draft.
             out: Filled.
         """
+        longest = chains.estimates.shape[1]
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
         live = self.live_table.turns
 
@@ -247,7 +242,7 @@ class SpecForest:
             for _ in range(threads - 1):
                 pool().submit(lambda: help_out(share, limits, *given, own_work(), out))
             try:
-                counts = go_on(due, slots, step, guessed, most, limits, chains, *given, head, own_work(), out, share)
+                counts = go_on(due, slots, step, limits, chains, *given, head, own_work(), out, share)
             finally:
                 share[COUNT] = share[COUNT] or -1  # so that nobody waits for a call that failed
             self._accepted += counts[0]
@@ -262,7 +257,7 @@ class SpecForest:
                     run(due[begin:stop], slots[:0], 1)
                     begin = stop
                 due = due[:0]
-            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if most > 0 else 1)
+            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
     def sampled(self, handle: int) -> NDArray[np.int32]:

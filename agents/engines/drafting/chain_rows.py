@@ -231,14 +231,9 @@ class ChainRows:
             self._finish(self._ended.tolist(), keep=True)
         due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
         guessed = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
-        limits = (allowed.min_probability, allowed.nodes) if allowed is not None and asks else (1.0, 0)
-        self._advance(
-            due,
-            slots,
-            limits,
-            guessed,
-            Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._nodes, self._space),
-        )
+        least, nodes = allowed if allowed is not None and asks else (1.0, 0)
+        widest = _NO_ENDS if widths is None else widths
+        self._advance(due, slots, least, Proposals(drafts, counts, widest, guessed, nodes, self._nodes, self._space))
         self._asked = self._live if allowed is not None else 0
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
@@ -294,28 +289,14 @@ class ChainRows:
 
     def _tell(self, due: NDArray[np.int32]) -> None:
         """Pass the tokens of some slots on to the store, and draft nothing."""
-        self._advance(due, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._nodes, self._space))
+        self._advance(due, _NO_ENDS, 1.0, Proposals(self._none, _NO_ENDS, _NO_ENDS, 0, 0, self._nodes, self._space))
 
-    def _advance(
-        self, due: NDArray[np.int32], slots: NDArray[np.int32], limits: tuple[float, int], guessed: int, out: Proposals
-    ) -> None:
-        """Commit the tokens of the turns ``due`` and draft, under a least probability and a number of nodes."""
-        least, nodes = limits
+    def _advance(self, due: NDArray[np.int32], slots: NDArray[np.int32], least: float, out: Proposals) -> None:
+        """Commit the tokens of the turns ``due`` and draft, under a least probability."""
         held = self._chains.records["held"]
         all_ = len(due) == self._waiting
         tokens = self._held if all_ else int(held[due].sum())
-        self._forest.advance(
-            self._chains,
-            due,
-            tokens,
-            slots,
-            step=self._step,
-            guessed=guessed,
-            most=nodes,
-            min_probability=least,
-            longest=self._longest,
-            out=out,
-        )
+        self._forest.advance(self._chains, due, tokens, slots, step=self._step, min_probability=least, out=out)
         waiting = self._chains.waiting[: self._waiting]
         left = waiting[held[waiting] > 0] if len(due) and not all_ else waiting[: 0 if all_ else self._waiting]
         self._waiting, self._held = len(left), self._held - tokens
@@ -390,7 +371,7 @@ def warm_up() -> None:
         forest.sources,
     )
     nothing = np.full(3, -1, np.int64)
-    out = Proposals(one, one[0], _NO_ENDS, rows._nodes, rows._space)
+    out = Proposals(one, one[0], _NO_ENDS, 0, 0, rows._nodes, rows._space)
     help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), out)
 
 
