@@ -126,8 +126,7 @@ class HarnessEnv(Env):
         renderer: Renderer,
         limits: Limits,
         *,
-        task: Task | None,
-        index: int | None,
+        task: Task | int | None,
         seed: int | None,
         sampling: Sampling,
         executor: Executor | None,
@@ -150,7 +149,7 @@ class HarnessEnv(Env):
             engine=engine,
             renderer=renderer,
             limits=limits,
-            task=task,
+            task=None if isinstance(task, int) else task,
             seed=seed,
             sampling=sampling,
             executor=executor,
@@ -159,4 +158,4 @@ class HarnessEnv(Env):
             model=self.model,
             tool_format=self.tool_format,
         )
-        return await play.episode(index)
+        return await play.episode(task if isinstance(task, int) else None)
