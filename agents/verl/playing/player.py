@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from turntree.agents.verl.episodes.dataset import token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
+from turntree.agents.verl.records.metrics import CALL_COUNTS
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
@@ -59,6 +60,15 @@ class _Played(NamedTuple):
     """That of its environment."""
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
+
+    def counted(self) -> dict[str, float]:
+        """What updates of the weights did to it, and what became of its early calls, in trainings with either."""
+        resumed = {} if self.resumed is None else asdict(self.resumed.counts)
+        calls = {} if self.calls is None else {name: getattr(self.calls, name) for name in CALL_COUNTS}
+        return {
+            **{f"resume_{name}": value for name, value in resumed.items()},
+            **{f"calls_ahead_{name}": value for name, value in calls.items()},
+        }
 
 
 class _Group:
@@ -282,13 +292,12 @@ class EpisodePlayer:
             outputs.append(
                 to_output(
                     episode,
-                    resumed=None if one.resumed is None else one.resumed.counts,
                     weights_version=one.labels["step"] - 1,
                     filler_id=self._filler,
                     lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
-                    calls=one.calls,
+                    counted=one.counted(),
                 )
             )
             if self._last is not None and not one.recorded and not episode.masked:
