@@ -93,20 +93,19 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
         )
         models["update of the critic"] = replace(valued, logits=False)
     asleep = {"reserve": _RESERVE, "engine asleep": engine.buffers}
-    rest = {name: sum(other.between for other in models.values() if other is not own) for name, own in models.items()}
     between = sum(model.between for model in models.values())
     phases: dict[str, dict[str, int]] = {
         "rollout": {"reserve": _RESERVE, "engine": engine.awake, "trainer": between},
         "log-probabilities": {
             **asleep,
-            "trainer": rest["update"] + trained.weights + trained.waiting_moments,
+            "trainer": between - trained.between + trained.weights + trained.waiting_moments,
             "pass": trained.forward,
         },
     }
     for name, model in models.items():
         phases[name] = {
             **asleep,
-            "trainer": rest[name] + model.weights + model.moments,
+            "trainer": between - model.between + model.weights + model.moments,
             "gradients": model.gradients,
             "pass or Adam's step": max(model.backward, model.step),
         }
