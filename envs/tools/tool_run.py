@@ -15,7 +15,7 @@ from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.nearest import nearest_hint
 from turntree.envs.running.executor import Job, Outcome
 from turntree.envs.running.memo import ResultMemo
-from turntree.envs.running.pure_calls import PureCalls
+from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.tools.tool import Tool
 
 
@@ -54,6 +54,19 @@ def prepare(
 
     shares_state = tool is not None and (tool.is_method or tool.takes_context)
     return Job(name=call.name, run=run, shares_state=shares_state)
+
+
+def prepare_ahead(
+    calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls, *, later: bool
+) -> list[PureCall]:
+    """Prepare calls that may come, of tools that are ``pure`` and without those that were prepared before."""
+    pure = {tool.name: tool for tool in tools if tool.pure}
+
+    def run(call: ToolCall) -> str:
+        return pure[call.name].run(call.arguments, owner=owners.get(call.name))
+
+    made = (early.add(call, partial(run, call), later=later) for call in calls if call.name in pure)
+    return [call for call in made if call is not None]
 
 
 def answer(call: ToolCall, outcome: Outcome) -> Message:
