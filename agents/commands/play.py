@@ -36,8 +36,6 @@ def play(
     Args:
         ask: Returns the next line of the person; raises ``EOFError`` at the end.
         show: Called with the speaker and the text.
-        seed: Given to ``env.reset``.
-        options: Given to ``env.reset``.
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)

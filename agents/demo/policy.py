@@ -43,7 +43,6 @@ def build_policy(
     """Create an untrained policy; torch's own random state is restored.
 
     Args:
-        seed: Seed of the initial weights.
         tokenizer: Its vocabulary; ``None`` is the demo's.
 
     Raises:

@@ -114,9 +114,7 @@ async def bench(
 
     Args:
         choice: The engine; whether it speculates is set here.
-        concurrency: Episodes played at the same time.
         seed: Seed of tasks and sampling; each epoch has one of its own.
-        on_played: Called after each epoch of each engine.
 
     Raises:
         UsageError: If the engine gives no tokens.

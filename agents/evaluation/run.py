@@ -121,7 +121,6 @@ def open_file(
 
     Args:
         out: The file, continued if it exists.
-        restart: Begin ``out`` anew.
         played_by: Everything else that the episodes depend on, part of the identity of ``out``.
 
     Raises:

@@ -66,7 +66,6 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
     """A dialogue as an episode that nobody has scored.
 
     Args:
-        decode: Text of token ids.
         answer: The gold answer of its task.
     """
     nodes, session = dialogue.nodes, dialogue.nodes[0].session

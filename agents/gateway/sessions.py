@@ -144,9 +144,6 @@ class Sessions:
     ) -> Place:
         """The place of a request, in a session that it continues or in a new one.
 
-        Args:
-            messages: The dialogue, as chat templates take it.
-
         Raises:
             ApiError: 409 if the named session has ended, 400 if it has another task.
         """
@@ -194,7 +191,6 @@ class Sessions:
 
         Args:
             place: Held by ``using``.
-            content: Its text without the calls.
         """
         session = self.live[place.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]

@@ -108,7 +108,6 @@ class Source:
         """The policy was updated, ``step`` times now.
 
         Args:
-            step: Updates that the trainer has made.
             trained: Whether it may have been trained on the turns until now.
         """
 

@@ -82,7 +82,6 @@ async def verify(
         prompt: Token ids before the turn.
         offered: Its first tokens, as many as may be emitted; at least one.
         sampling: How tokens are drawn now; the turn was drawn with the same transforms.
-        rule: Decides what is kept.
     """
     top, lenience = rule.top, rule.lenience
     scores = await engine.score(prompt, offered, sampling, top=top)

@@ -88,8 +88,6 @@ class EarlyCalls:
 
     Args:
         calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
-        env: The environment, just reset.
-        ask: Steps an environment.
     """
 
     def __init__(
@@ -146,7 +144,6 @@ class EarlyCalls:
         """Let a fork take a turn.
 
         Args:
-            text: What it will probably be.
             before: The environment's probable snapshot before it.
         """
         calls = len(self._own.parser.parse(text).calls)

@@ -46,8 +46,6 @@ async def chat_rollout(
         limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
             ends with ``max_tokens``.
         tool_calls: Which side parses the calls in a turn.
-        index: Number of the task.
-        seed: Given to ``env.reset``.
         sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
 
     Raises:

@@ -27,7 +27,6 @@ class EarlyAnswers:
 
     Args:
         stored: Where the episode belongs; ``None`` foresees nothing but the present turn, and keeps nothing.
-        env: The environment, just reset.
     """
 
     def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: EarlyCalls) -> None:

@@ -115,7 +115,6 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
 
     Args:
         keys: One for each of ``scored``.
-        scored: Results to sum up.
     """
     groups: dict[str, list[Scored]] = {}
     missing: Counter[str] = Counter()

@@ -80,7 +80,6 @@ def train(
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
-        on_step: Called after every training step.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
             on after half a minute without news; and at a good end.
         advice: How a run that is stopped before its first checkpoint goes on, in keys that the command takes.

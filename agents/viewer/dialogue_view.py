@@ -62,11 +62,7 @@ class Branch:
 
 
 def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
-    """The messages of ``episode`` in order.
-
-    Args:
-        decode: Text of one token id.
-    """
+    """The messages of ``episode`` in order."""
     spoken = iter(episode.turns)
     made = []
     opening = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
@@ -93,12 +89,7 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
-    """``root`` with paths that do not fork joined.
-
-    Args:
-        decode: Text of one token id.
-        widest: Most children of one fork that are kept.
-    """
+    """``root`` with paths that do not fork joined."""
     return _branch(root, decode, widest, before=root.count)
 
 

@@ -98,7 +98,6 @@ def best(scores: NDArray[np.float32], count: int) -> list[int]:
 
     Args:
         scores: Shape (documents,).
-        count: Most numbers to return.
 
     Example:
         >>> best(np.array([0, 2, 3, 2, 2], np.float32), 2)

@@ -255,7 +255,6 @@ class DraftBudget:
             tokens: Tokens that the model ran over, drafts included.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).
-            seconds: Wall time of the step.
         """
         self._steps += 1
         if self._resting:

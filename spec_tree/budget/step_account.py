@@ -53,8 +53,6 @@ class StepAccount:
         """Charge a step with drafts, or learn from one without.
 
         Args:
-            tokens: Tokens that the model ran over.
-            seconds: Wall time of the step.
             counts: Whether more than the time that passed is taken from it.
         """
         plain = self._plain.seconds(rows)

@@ -71,7 +71,6 @@ def draft(
     Args:
         slots: Rows of ``live``, shape (rows,).
         room: Depth at most of each row, shape (rows,).
-        limits: What else the caller allows.
         live: The live turns, of type ``LIVE_TURN``.
         work: Room to work in, a ``SCRATCH``, shape (1,).
         out: One row's nodes after the other's, filled; room for ``rows * limits.budget`` from ``start`` on.

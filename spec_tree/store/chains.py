@@ -146,7 +146,6 @@ def read(
             (rows, any).
         ends: Tokens of each request, 0 where it sampled nothing, shape (rows,); empty where ``tokens`` are new.
         waiting: Slots in ``Chains.waiting``.
-        out: Filled.
 
     Returns:
         The fields of ``Read``.

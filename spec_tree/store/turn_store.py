@@ -93,7 +93,6 @@ class TurnStore:
         """Free so many positions from the head on.
 
         Args:
-            positions: Number of positions, at most half the capacity.
             evict: Called with each turn in the way after it has been read; it must ``drop`` it.
         """
         positions = granules(positions)
@@ -121,7 +120,6 @@ class TurnStore:
 
         Args:
             keys: Its keys, shape (4,).
-            live: Row of ``turns`` if it is live.
         """
         start = int(self.head[0])
         stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))

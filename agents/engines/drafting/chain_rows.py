@@ -87,7 +87,6 @@ class ChainRows:
         """Start without turns.
 
         Args:
-            longest: Greatest length of a draft.
             shared: Exchange with other engines' stores, which is given the turns that end.
         """
         self._forest = forest

@@ -26,7 +26,6 @@ def checked(
         prompt_ids: Token ids, shape (prompt,).
         token_ids: Shape (tokens,).
         name: Name of ``token_ids`` in messages.
-        vocabulary: Size of the model's vocabulary.
 
     Raises:
         ValueError: If the prompt is empty, a token is unknown, or more tokens are requested than there are.

@@ -20,13 +20,7 @@ class ChainBudget:
     """Bounds the drafts of each step and learns their gain."""
 
     def __init__(self, settings: DraftSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
-        """Start without observations.
-
-        Args:
-            deepest: Greatest length of a draft.
-            most_tokens: Most tokens of a step of the engine.
-            device: Type of the engine's device.
-        """
+        """Start without observations."""
         self._settings = settings
         self._deepest = deepest
         self._most = most_tokens

@@ -49,11 +49,7 @@ class ServedDrafter:
     """A store of drafts in an engine's process."""
 
     def __init__(self, forest: SpecForest, *, shared: SharedTurns | None = None) -> None:
-        """Draft from a store.
-
-        Args:
-            shared: Its exchange with other engines' stores.
-        """
+        """Draft from a store."""
         self.forest = forest
         self._shared = shared
         self._session = DraftingSession(forest=forest)

@@ -74,11 +74,7 @@ def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
 
 
 def speculative_config(max_tokens: int = 8) -> dict[str, Any]:
-    """The value for vLLM's ``speculative_config`` for turntree's drafter.
-
-    Args:
-        max_tokens: Greatest length of a draft.
-    """
+    """The value for vLLM's ``speculative_config`` for turntree's drafter."""
     return {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": max_tokens}
 
 

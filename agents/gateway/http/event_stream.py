@@ -46,7 +46,6 @@ class EventStream(Response):
     Args:
         events: JSON objects; closed when the client goes away.
         held: Closed at the end, whatever happened.
-        gone: Called if the client goes away.
     """
 
     media_type = "text/event-stream"

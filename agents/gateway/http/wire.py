@@ -180,7 +180,6 @@ class SamplingFields(Fields):
         """The engine's parameters.
 
         Args:
-            most: Most tokens where the request does not say.
             top: Most probable tokens to record.
         """
         given = {

@@ -51,7 +51,6 @@ def compose_defaults(
     Args:
         overrides: Options that replace those of the list, in Hydra's grammar.
         own_env: Whether ``env`` is left out where nothing but a shipped configuration names it.
-        without_env: Whether ``env`` is left out.
 
     Raises:
         HydraException: If the list or an override is wrong.

@@ -29,7 +29,6 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
 
     Args:
         config: verl's whole configuration, modified in place.
-        kept: Places of the context that the engine reserves.
         given: The context in the engine's own arguments, if it stands there.
 
     Returns:

@@ -28,7 +28,6 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     """Create an environment from plain values.
 
     Args:
-        env_id: As in ``turntree.envs.make``.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``customer`` one of
             ``SpeakerSettings``.
 

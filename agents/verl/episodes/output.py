@@ -96,7 +96,6 @@ def to_output(
         lost: Kinds of failure of the failed attempts, the last one included if it failed.
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
-        counted: Further figures of the episode.
     """
     *earlier, last = episode.stretches
     view = TokenView.of(replace(episode, turns=last))

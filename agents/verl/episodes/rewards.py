@@ -45,7 +45,6 @@ def compute_score(
 
     Args:
         data_source: Data set of the row; it selects the rules of comparison.
-        ground_truth: The right answer.
         extra_info: Columns of the row and extra fields of the agent loop; the policy's own text is taken from
             them if turntree's loop played.
         rewards: As ``Scorer`` takes them, by ``reward_kwargs``; ``None`` compares the answer.

@@ -62,9 +62,6 @@ class Estimate:
 def estimate(config: Any, gpu: int = CARD) -> Estimate:
     """Estimate the memory of a training.
 
-    Args:
-        gpu: Memory of each GPU, bytes.
-
     Raises:
         ConfigError: If the shape of the model is not known.
     """

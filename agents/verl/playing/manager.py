@@ -175,7 +175,6 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         After a restart the groups that the earlier process has handed over are left out.
 
         Args:
-            batch: Rows of the data set.
             ahead: Rows of the next step, to be precomputed in idle slots.
         """
         validate, rows = _validates(batch), _rows(batch)

@@ -94,7 +94,6 @@ class EpisodeRecorder:
 
         Args:
             step: Training step, from 1.
-            index: Row of the data set.
             session: Number of the sample in the row's group.
         """
         with EpisodeWriter(self.folder.episodes(step)) as writer:

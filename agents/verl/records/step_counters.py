@@ -44,7 +44,6 @@ class StepCounters:
         """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
 
         Args:
-            counters: The engine's, since its start.
             shared: Counters of the exchange with other replicas, since the start.
 
         A warning names the monitors that are far from 0.

@@ -20,7 +20,6 @@ class Progress:
 
     Args:
         steps: Steps that it shall have in all; ``None`` if epochs are counted.
-        on_step: Called after every training step.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
             goes on after ``SILENCE`` without news.
     """

@@ -39,7 +39,6 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
         """Let every server write its part.
 
         Args:
-            global_step: Updates that were made.
             async_save: Whether verl is still writing its own part; the servers' part is written when this returns.
 
         Raises:

@@ -67,9 +67,6 @@ class TurnHub:
 
         Args:
             source: Its name, new after each restart.
-            own: Its turns since the last call.
-            first: Number of turns that it sent before.
-            cursor: Cursor of the last call.
         """
         if rank not in self._members:
             self._members = tuple(sorted({*self._members, rank}))

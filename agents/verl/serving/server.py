@@ -152,7 +152,6 @@ class TurntreeServer(ServingTurns):
         """Copy a bucket of weights in place.
 
         Args:
-            named: Tensors by their Hugging Face names.
             life: The id that ``ready`` returned when the update began; ``None`` does not check.
 
         Raises:
@@ -166,11 +165,7 @@ class TurntreeServer(ServingTurns):
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """Set the version of the weights to ``global_steps``, and close the counters of that step.
-
-        Args:
-            global_steps: Updates that the trainer has made.
-        """
+        """Set the version of the weights to ``global_steps``, and close the counters of that step."""
         self._life.check(life)
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)

@@ -95,7 +95,6 @@ def attend(
         query: Shape (1, heads, tokens, head size).
         key: Shape (1, key heads, tokens, head size).
         value: Shape (1, key heads, tokens, value size).
-        scaling: Factor of the scores.
         sliding_window: Positions that a token sees, itself included.
         kwargs: Options of other kinds of attention; a soft cap or sinks are refused.
 

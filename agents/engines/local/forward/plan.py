@@ -137,8 +137,6 @@ def attention_plan(
     """The step in the form that attention takes.
 
     Args:
-        cache: Keys and values.
-        windows: Whether some layer has a sliding window.
         looped: Most columns that the tokens of a row together see for it to go through the compiled loops, on the CPU;
             which ones do does not depend on the others. 0 where there are no loops.
     """

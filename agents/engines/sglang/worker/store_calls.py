@@ -24,7 +24,6 @@ async def call_store(manager: Any, method: str, *args: Any) -> None:
 
     Args:
         method: ``insert``, ``save`` or ``restore``.
-        args: JSON values.
 
     Raises:
         OSError: If a scheduler could not do it.
