@@ -49,7 +49,6 @@ class Progress:
     task: Task
     """The task of the episode."""
     messages: list[Message] = field(default_factory=list)
-    """The whole dialogue."""
     kept: list[Message] = field(default_factory=list)
     """What ``Env.compact`` last put in the place of the messages before ``since``."""
     since: int = 0

@@ -78,9 +78,7 @@ class Operation(NamedTuple):
     """One call of the calculator."""
 
     expression: str
-    """The expression."""
     result: int
-    """The result."""
 
 
 def demonstrations(

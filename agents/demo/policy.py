@@ -24,7 +24,6 @@ class PolicyShape:
     hidden: int = 128
     """Width of the residual stream."""
     layers: int = 3
-    """Number of layers."""
     heads: int = 4
     """Attention heads; each has keys and values of its own."""
     intermediate: int = 256

@@ -33,7 +33,6 @@ class Estimate(NamedTuple):
     high: float
     """Upper end."""
     tasks: int
-    """Number of tasks."""
 
 
 class Repeated(NamedTuple):

@@ -63,7 +63,6 @@ class Change(NamedTuple):
     task: str
     """Id of the task."""
     sample: int
-    """Number of the sample."""
     before: float
     """Reward of the first policy."""
     after: float

@@ -35,7 +35,6 @@ class Planned:
     """An evaluation whose environment exists and whose settings fit the model."""
 
     task: EvalTask
-    """The requested evaluation."""
     make_env: Callable[[], Any]
     """Creates the environment."""
     count: int
@@ -70,7 +69,6 @@ class Playing:
     """How evaluations are played, the same for all of a suite."""
 
     model: str
-    """Name of the model."""
     seed: int
     """Seed of tasks and sampling."""
     concurrency: int = 1

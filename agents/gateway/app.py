@@ -54,7 +54,6 @@ class Gateway:
         self.admission = Admission(settings.max_requests)
         """Places for turns."""
         self.metrics = Metrics()
-        """Counters."""
         self._renderer = renderer
         self._byte = byte_token(renderer.tokenizer)
         self._tools = ToolFormat(renderer, settings.tool_format)

@@ -73,7 +73,6 @@ class ReadTurn(NamedTuple):
     content: str
     """Its text without the calls."""
     calls: tuple[ToolCall, ...]
-    """Its calls."""
     ids: list[str]
     """Their ids, which clients answer to."""
 

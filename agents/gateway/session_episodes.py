@@ -32,7 +32,6 @@ class Dialogue:
     """One dialogue of a session."""
 
     nodes: tuple[Node, ...]
-    """Its turns."""
     labels: Mapping[str, Any]
     """Where it stands in the session, JSON values."""
 

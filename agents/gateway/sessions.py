@@ -54,7 +54,6 @@ class Node:
     given: Sequence[Mapping[str, Any]]
     """The messages between the two."""
     turn: SampledTurn
-    """Its tokens."""
     replied: Mapping[str, Any]
     """Its message, as a client sends it back."""
     calls: tuple[str, ...]
@@ -74,7 +73,6 @@ class Session:
     """The dialogues of one program."""
 
     id: str
-    """Its name."""
     task_id: str
     """The task that its turns are keyed by."""
     nodes: list[Node] = field(default_factory=list)
@@ -92,7 +90,6 @@ class Place:
     """Where a request stands."""
 
     session: Session
-    """Its session."""
     parent: Node | None
     """The turn that it continues."""
     given: Sequence[Mapping[str, Any]]

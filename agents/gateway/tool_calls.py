@@ -27,7 +27,6 @@ class OfferedTool(NamedTuple):
     """A client's tool: the part of a ``Tool`` that parsers read."""
 
     name: str
-    """Its name."""
     properties: dict[str, Any]
     """JSON schema of each parameter, by name."""
     definitions: dict[str, Any]

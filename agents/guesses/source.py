@@ -56,7 +56,6 @@ class Drawn:
     guess: Guess | None
     """What it began with."""
     completion: Completion
-    """The turn."""
     seed: int | None
     """The seed of all its noise; ``None`` if there was no single one."""
     kept: int = 0

@@ -21,7 +21,6 @@ class Said(NamedTuple):
     """A message."""
 
     text: str
-    """Its text."""
     whole: bool = True
     """Whether it ended by itself, not at a limit."""
 

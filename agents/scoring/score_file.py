@@ -46,7 +46,6 @@ class Tally:
     """Sums over samples that were scored."""
 
     samples: int
-    """Number of samples."""
     reward: float
     """Mean reward of the samples that have one; NaN without any."""
     right: int

@@ -19,7 +19,6 @@ class Piece(NamedTuple):
     """One token of the policy."""
 
     text: str
-    """The token decoded."""
     accepted: bool
     """Whether it was drafted and the policy sampled it too."""
     probability: float
@@ -50,7 +49,6 @@ class Branch:
     """A path of the tree without forks."""
 
     text: str
-    """Its tokens decoded."""
     count: int
     """Turns that went through it."""
     share: float

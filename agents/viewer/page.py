@@ -24,7 +24,6 @@ class Viewed(NamedTuple):
     """The result of writing a page."""
 
     path: Path
-    """Path of the page."""
     episodes: int
     """Number of episodes in it."""
     token_texts: bool

@@ -52,7 +52,6 @@ class Target:
     opening: str
     """What the policy sees first, without the system prompt."""
     system: str
-    """The system prompt."""
     forms: tuple[Form, ...]
     """Ways to write an answer that the environment reads; all that are known where none was seen to pay."""
     solution: tuple[str, ...]

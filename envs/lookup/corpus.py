@@ -23,9 +23,7 @@ class Document:
     id: str
     """Identifier used to fetch it."""
     title: str
-    """Its title."""
     text: str
-    """The whole text."""
 
 
 class Corpus:

@@ -23,7 +23,6 @@ class Read(NamedTuple):
     """A value that stands in a text."""
 
     value: Any
-    """The value."""
     end: int
     """Behind it, and behind white space."""
 

@@ -26,7 +26,6 @@ class Found(NamedTuple):
     """A call that was read."""
 
     call: ToolCall
-    """The call."""
     end: int
     """Where the text goes on behind it."""
 

@@ -37,7 +37,6 @@ class Job:
     """A tool call, ready to run."""
 
     name: str
-    """Name of the tool."""
     run: Callable[[], str]
     """Runs it."""
     shares_state: bool

@@ -78,7 +78,6 @@ class Ticket(NamedTuple):
     number: int
     """Number of the turn in the ledger."""
     turn: StoredTurn
-    """The turn."""
     level: Level
     """Exactness of a replay by an exact rule: C if the policy was trained on the turn, else B."""
 

@@ -58,11 +58,8 @@ class Snapshot(NamedTuple):
     """The saved parts of a forest."""
 
     config: ForestConfig
-    """Its settings."""
     held: Holdings
-    """Its finished turns."""
     weights: Weights
-    """Its learnt weights."""
     counters: NDArray[np.int64]
     """Nodes drafted, nodes accepted, tokens committed, shape (3,)."""
 

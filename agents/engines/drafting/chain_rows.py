@@ -35,7 +35,6 @@ class ChainTurn:
     """A turn that begins."""
 
     state: DialogueState
-    """Its dialogue state."""
     prompt: Sequence[int]
     """Token ids of its prompt."""
     most: int

@@ -29,7 +29,6 @@ class Composed(NamedTuple):
     """What a defaults list makes."""
 
     config: DictConfig
-    """The merged configuration."""
     choices: dict[str, Any]
     """The last option of each group, by the group."""
     paths: tuple[str, ...]

@@ -34,7 +34,6 @@ class Estimate:
     phases: Mapping[str, Mapping[str, int]]
     """Of each phase its parts, bytes."""
     rollout: RolloutMemory
-    """The engine."""
     host: int
     """What waits in the memory of a node's host, bytes."""
 

@@ -26,7 +26,6 @@ class RunFolder:
     """Paths inside the folder of a run. Steps count from 1."""
 
     root: Path
-    """The folder."""
 
     @property
     def metrics(self) -> Path:

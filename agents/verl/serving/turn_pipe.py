@@ -35,7 +35,6 @@ class TurnReply:
     """The outcome of a request."""
 
     number: int
-    """Number of the request."""
     completion: Completion | None = None
     """The turn; ``None`` if the engine raised."""
     error: str = ""

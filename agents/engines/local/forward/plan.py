@@ -52,7 +52,6 @@ class StepPlan:
     """Nodes of its row on the path to a branching node, itself included, shape (branching, longest
     row)."""
     draft: DraftBatch
-    """The drafts."""
     slot: Ints
     """Slot of each row, ascending, shape (rows,)."""
     computed: Ints

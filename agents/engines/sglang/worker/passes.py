@@ -24,7 +24,6 @@ class Passes(NamedTuple):
     """Attention and graphs of one width."""
 
     attention: Any
-    """SGLang's attention backend."""
     graphs: Any
     """SGLang's runner of captured graphs; ``None`` without graphs."""
 
