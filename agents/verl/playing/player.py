@@ -76,15 +76,17 @@ class _RowTurns:
         engine: Samples the turns.
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
+        sample: As ``TurnRequest.sample``.
     """
 
-    def __init__(self, engine: Engine, *, trains: bool, seeded: bool) -> None:
-        self._engine, self._trains, self._seeded = engine, trains, seeded
+    def __init__(self, engine: Engine, *, trains: bool, seeded: bool, sample: int) -> None:
+        self._engine, self._trains, self._seeded, self._sample = engine, trains, seeded, sample
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
-        return await self._engine.generate(replace(request, sampling=sampling, reuse=self._trains))
+        request = replace(request, sampling=sampling, reuse=self._trains, sample=self._sample)
+        return await self._engine.generate(request)
 
 
 class EpisodePlayer:
@@ -237,8 +239,9 @@ class EpisodePlayer:
             row: As in ``play``; ``global_steps`` is the step that it is for.
             engine: Cancels the episode if a turn is aborted.
         """
-        index, step = int(row["index"]), int(row["global_steps"])
-        sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
+        index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
+        sampling = self._sampling(sampling_params, step, index, session)
+        engine = _RowTurns(engine, trains=True, seeded=True, sample=session)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
         broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
@@ -323,7 +326,8 @@ class EpisodePlayer:
                 calls_ahead=calls,
                 lengths=self._lengths,
             )
-            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
+            sample = int(row.get("session_id", 0))
+            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample)
             if self.resuming is None:
                 resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)
             elif not trains:

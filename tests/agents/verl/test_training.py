@@ -28,9 +28,8 @@ AGAIN = EPOCH + 1
 """The step that has the tasks of the first one."""
 AHEAD = EPOCH + 1
 """Steps of the training that is rolled out ahead: the last one after the end of an epoch."""
-NEAR_TIES = 3
-"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32. Two siblings did at once,
-in one of six runs, on a busy machine; with other seeds nearly all do."""
+NEAR_TIES = 1
+"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
 SPECULATION = "actor_rollout_ref.rollout.engine_kwargs.turntree.speculation"
 COMMON = (
     f"turntree.train_tasks={EPOCH * PROMPTS}",
