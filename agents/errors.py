@@ -53,9 +53,6 @@ class MissingExtra(AgentError, envs_errors.MissingExtra):
 def needed_packages(extra: str) -> Iterator[None]:
     """Around what imports them in a script: if one is missing, it ends with the line that a command has.
 
-    Args:
-        extra: The extra that installs them.
-
     Raises:
         SystemExit: If a package is not installed.
     """

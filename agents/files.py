@@ -78,7 +78,6 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
     """Refuse to write over what is read, whatever other path or link names it.
 
     Args:
-        out: The file to write.
         read: What is read: files, or folders, of which every file counts; mappings and lists are searched for such
             names, and what names nothing here (an id of a hub, a number) is left out.
         folders: Whether folders count.

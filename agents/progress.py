@@ -99,7 +99,6 @@ def episode_progress(console: Console, get_time: Callable[[], float] = monotonic
     """Bars with the episodes played and to be played, their rate, the time gone and the time left.
 
     Args:
-        console: Where the bars are drawn; see ``shown``.
         get_time: A clock, seconds.
     """
     return Progress(

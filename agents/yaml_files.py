@@ -39,7 +39,6 @@ def parse_yaml(text: str, where: str) -> Any:
     """The values of a text.
 
     Args:
-        text: YAML, one document.
         where: Where it stands, for the message.
 
     Raises:

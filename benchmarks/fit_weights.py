@@ -26,7 +26,7 @@ from turntree.spec_tree import SpecForest
 from turntree.spec_tree.kernels import batch as kernels
 from turntree.spec_tree.kernels import weights
 from turntree.spec_tree.kernels.growth import scratch
-from turntree.spec_tree.kernels.layout import HIDDEN, INPUTS, DraftLimits, DraftNodes, DraftSources
+from turntree.spec_tree.kernels.layout import HIDDEN, INPUTS, DraftLimits, DraftNodes
 
 LEARNT, VOTE = 13, 0
 """Inputs that also count by themselves."""
@@ -38,14 +38,14 @@ class Watched(SpecForest):
     def watch(self, row: int, budget: int, room: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Draft for one row as ``draft`` does; returns the draft's tokens and parents, and the inputs by node."""
         work = scratch()
-        store, tokens = self.rollouts.store, np.empty(budget, np.int32)
+        tokens = np.empty(budget, np.int32)
         out = DraftNodes(tokens, np.empty_like(tokens), np.empty_like(tokens), np.empty(budget, np.float32))
         count = kernels.draft(
             np.array([row]),
             np.array([room]),
             DraftLimits(budget=budget, floor=0.0, chain=False, ends=self._ends),
             self.live_table.turns.records,
-            DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log),
+            self.sources,
             self.weights,
             work,
             out,

@@ -218,7 +218,7 @@ def service_rows() -> Iterator[tuple[str, str]]:
 
 def file_rows() -> Iterator[tuple[str, str]]:
     from turntree.agents.evaluation.file import EvalFile
-    from turntree.agents.evaluation.run import EvalTask, open_file, plan
+    from turntree.agents.evaluation.run import EvalTask, Playing, open_file, plan
     from turntree.agents.evaluation.run import play as play_all
 
     renderer = make_renderer()
@@ -229,11 +229,11 @@ def file_rows() -> Iterator[tuple[str, str]]:
             tasks.write_text(json.dumps({"question": "1 + 1?", "answer": f"#### {gold}"}) + "\n")
             task = EvalTask(env="turntree/GSM8K-v0", env_args={"data": str(tasks)}, count=1)
             engine = ScriptedEngine(lambda prompt: "#### 2", renderer.tokenizer)
-            settings: dict[str, Any] = {"model": "scripted", "seed": 0}
+            playing = Playing(model="scripted", seed=0)
 
             def play() -> str:
-                file = open_file(plan(task), out, **settings)
-                run = play_all(plan(task), engine, renderer, concurrency=1, file=file, **settings)
+                file = open_file(plan(task), out, playing)
+                run = play_all(plan(task), engine, renderer, playing, file=file)
                 return f"solved {sum(one.reward for one in asyncio.run(run).episodes):g} of 1"
 
             return tried(play)

@@ -28,7 +28,7 @@ from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.checkpoint import Checkpoint
 from turntree.agents.evaluation.paired import compare, guesses_of, independent_interval, mean_interval
-from turntree.agents.evaluation.run import plan, play
+from turntree.agents.evaluation.run import Playing, plan, play
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.files import json_value
 from turntree.agents.loop.renderer import Renderer
@@ -114,9 +114,9 @@ async def measured(args: argparse.Namespace, before: str, after: str) -> dict[st
             speculate=speculate,
         )
         guesses = None if guess is None else guesses_of(guess.episodes, args.samples, 0)
-        sizes: dict[str, Any] = {"seed": seed, "concurrency": args.concurrency, "guesses": guesses}
+        playing = Playing(model=model, seed=seed, concurrency=args.concurrency)
         async with open_engine(choice) as engine:
-            found = await play(planned, engine, renderer, model=model, **sizes)
+            found = await play(planned, engine, renderer, playing, guesses=guesses)
             return Played(found.episodes, engine.stats().forward_passes)  # type: ignore[attr-defined]
 
     first = await evaluated(before)

@@ -35,7 +35,6 @@ class Curriculum:
     """Selects the stage to play by the outcomes of the newest episodes.
 
     Args:
-        stages: Number of stages.
         advance_at: Success rate at which the next stage begins, in (0, 1].
         fall_back_at: Success rate below which the previous stage returns; ``None`` never.
         window: Number of newest episodes of a stage that count; the stage changes only after so many.

@@ -13,17 +13,16 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import operator
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 import gymnasium
 
 from turntree.envs.context import Context
-from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError
+from turntree.envs.errors import ResetNeeded, SnapshotError
 from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
@@ -35,18 +34,16 @@ from turntree.envs.running.memo import ResultMemo, after_call, after_words, begi
 from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
-from turntree.envs.task import Task
+from turntree.envs.task import Task, chosen_task
 from turntree.envs.tools.tool import Tool, with_methods
-from turntree.envs.tools.tool_run import answer, prepare
-from turntree.envs.tools.toolset import Toolset, all_tools
+from turntree.envs.tools.tool_run import answer, prepare, prepare_ahead
+from turntree.envs.tools.toolset import Toolset, all_tools, owners_of
 
 logger = logging.getLogger(__name__)
 
 _Toolset = TypeVar("_Toolset", bound=Toolset)
 
 DEFAULT_LIMITS = Limits()
-_MANY_TASKS = 2**31
-"""Upper bound of drawn indices where the number of tasks has no bound."""
 _FAILURE_LENGTH = 500
 
 
@@ -206,8 +203,7 @@ class Env(gymnasium.Env[str, str], ABC):
     @property
     def dialogue(self) -> tuple[Message, ...]:
         """What the policy sees: ``messages``, or what ``compact`` left of them and all after that."""
-        progress = self._started()
-        return (*progress.kept, *progress.messages[progress.since :])
+        return self._started().seen
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
@@ -241,7 +237,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """
         super().reset(seed=seed)
         self._leave()
-        progress = Progress(task=self._choose_task(options or {}))
+        progress = Progress(task=chosen_task(options or {}, self.task, self.num_tasks, self.np_random))
         if self.memo is not None:
             progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
         opening = list(self.start(progress.task))
@@ -279,7 +275,7 @@ class Env(gymnasium.Env[str, str], ABC):
         history: list[Message] = []
         try:
             reply = self._answer(message, parsed, progress)
-            self._note_end(reply, progress)
+            progress.note_end(self.limits, done=reply.done)
             progress.messages.extend(reply.messages)
             history = self._shorten(progress)
         except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
@@ -290,7 +286,7 @@ class Env(gymnasium.Env[str, str], ABC):
             reply = Reply()
         self._early.close_step()
         if progress.stop:
-            _close(progress)
+            progress.close()
         for name, value in reply.rewards.items():
             progress.rewards[name] = progress.rewards.get(name, 0.0) + float(value)
         info = self._info(progress, reply.messages, parsed.calls, history)
@@ -311,15 +307,10 @@ class Env(gymnasium.Env[str, str], ABC):
         Raises:
             ResetNeeded: Before the first ``reset``.
         """
-        progress, most = self._started(), self.limits.max_tool_calls
-        calls = self.parser.parse(action).calls[: None if most is None else most - progress.tool_calls]
-        owners, pure = self._owners(progress), {tool.name: tool for tool in self.offered_tools if tool.pure}
-
-        def run(call: ToolCall) -> str:
-            return pure[call.name].run(call.arguments, owner=owners.get(call.name))
-
-        made = (self._early.add(call, partial(run, call), later=later) for call in calls if call.name in pure)
-        return [call for call in made if call is not None]
+        progress = self._started()
+        calls = progress.allowed(self.parser.parse(action).calls, self.limits)
+        owners = owners_of(self, self.tools, progress.toolsets)
+        return prepare_ahead(calls, self.offered_tools, owners, self._early, later=later)
 
     def snapshot(self) -> bytes:
         """The state of the running episode, the random generator included.
@@ -382,33 +373,6 @@ class Env(gymnasium.Env[str, str], ABC):
         messages = self._progress.messages if self._progress else []
         return "\n\n".join(f"[{message.role}] {message.content}" for message in messages)
 
-    def _choose_task(self, options: Mapping[str, Any]) -> Task:
-        unknown = set(options) - {"task", "index"}
-        if unknown or len(options) > 1:
-            raise OptionsError(
-                f"reset takes options={{'task': Task}} or {{'index': int}}, got the keys {sorted(map(str, options))}"
-            )
-        if "task" in options:
-            task = options["task"]
-            if not isinstance(task, Task):
-                raise OptionsError(f"options['task'] must be a Task, got {type(task).__name__}: {task!r}")
-            return task
-        if "index" in options:
-            return self._task_at(options["index"])
-        if self.num_tasks == 0:
-            raise TaskIndexError("the environment has no tasks to draw from")
-        return self.task(int(self.np_random.integers(self.num_tasks or _MANY_TASKS)))
-
-    def _task_at(self, index: Any) -> Task:
-        try:
-            number = operator.index(index)
-        except TypeError as error:
-            raise OptionsError(f"options['index'] must be an integer, got {index!r}") from error
-        if number < 0 or (self.num_tasks is not None and number >= self.num_tasks):
-            bound = "no upper bound" if self.num_tasks is None else f"{self.num_tasks} tasks"
-            raise TaskIndexError(f"options['index'] must be at least 0 and exist ({bound}), got {number}")
-        return self.task(number)
-
     def _answer(self, message: Message, parsed: ParsedTurn, progress: Progress) -> Reply:
         if parsed.error:
             progress.errors += 1
@@ -425,9 +389,8 @@ class Env(gymnasium.Env[str, str], ABC):
         return reply
 
     def _run_tools(self, calls: Sequence[ToolCall], progress: Progress) -> list[Message]:
-        most = self.limits.max_tool_calls
-        allowed = calls if most is None else calls[: most - progress.tool_calls]
-        owners = self._owners(progress)
+        allowed = progress.allowed(calls, self.limits)
+        owners = owners_of(self, self.tools, progress.toolsets)
         context = Context(task=progress.task, np_random=self.np_random, turn=progress.turn, state=progress.tool_state)
         jobs = []
         for call in allowed:
@@ -443,11 +406,11 @@ class Env(gymnasium.Env[str, str], ABC):
                 early=self._early,
             )
             jobs.append(job)
-        outcomes = self.executor.run(jobs, seconds=self._seconds_left(progress))
+        outcomes = self.executor.run(jobs, seconds=progress.seconds_left(self.limits))
         progress.tool_calls += len(outcomes)
         messages: list[Message] = []
         for call, outcome in zip(allowed, outcomes, strict=False):  # after a failure there are fewer outcomes
-            if outcome.late and self._seconds_left(progress) == 0:
+            if outcome.late and progress.seconds_left(self.limits) == 0:
                 progress.stop = EnvStop.MAX_SECONDS
                 return messages
             if outcome.error is not None and outcome.failed:
@@ -462,28 +425,6 @@ class Env(gymnasium.Env[str, str], ABC):
             progress.errors += 1
         return messages
 
-    def _owners(self, progress: Progress) -> dict[str, object]:
-        owners: dict[str, object] = {tool.name: self for tool in self.tools if tool.is_method}
-        owners.update((tool.name, toolset) for toolset in progress.toolsets for tool in toolset.tools)
-        return owners
-
-    def _seconds_left(self, progress: Progress) -> float | None:
-        if self.limits.max_seconds is None or progress.clock is None:
-            return None
-        return max(0.0, self.limits.max_seconds - progress.clock.seconds)
-
-    def _note_end(self, reply: Reply, progress: Progress) -> None:
-        if reply.done:
-            progress.stop = EnvStop.DONE
-        elif progress.stop:
-            return
-        elif progress.errors == self.limits.max_errors:
-            progress.stop = EnvStop.MAX_ERRORS
-        elif progress.turn == self.limits.max_turns:
-            progress.stop = EnvStop.MAX_TURNS
-        elif self._seconds_left(progress) == 0:
-            progress.stop = EnvStop.MAX_SECONDS
-
     def _shorten(self, progress: Progress) -> list[Message]:
         """What ``compact`` puts in the place of the dialogue; empty where it stays."""
         progress.doing = "compact()"
@@ -497,7 +438,7 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def _leave(self) -> None:
         if self._progress is not None:
-            _close(self._progress)
+            self._progress.close()
         self._progress = None
         self._early = PureCalls()
 
@@ -539,14 +480,6 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def _dynamic_attributes(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in self.static_attributes}
-
-
-def _close(progress: Progress) -> None:
-    for toolset in progress.toolsets:
-        try:
-            toolset.close()
-        except Exception:  # the episode is over and can no longer fail
-            logger.warning("closing %s failed", type(toolset).__name__, exc_info=True)
 
 
 def _text(messages: Sequence[Message]) -> str:

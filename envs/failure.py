@@ -30,7 +30,6 @@ def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
     """The kind of failure that an exception is.
 
     Args:
-        error: What was raised.
         at_work: The part that raised it; it counts where the class of the error does not tell.
 
     >>> str(kind_of(OSError("the disk is full"), FailureKind.TOOL))

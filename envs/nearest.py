@@ -10,8 +10,6 @@ def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff
     """``did you mean 'NAME'?`` if a known name is near, else the list of known names.
 
     Args:
-        name: The unknown name.
-        known: The known names.
         otherwise: Text before the list if none is near: ``known are``. An empty list is written as ``none``.
         cutoff: Similarity that counts as near, from 0 to 1, see ``difflib.get_close_matches``.
 

@@ -44,11 +44,7 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
 
 
 def unregister(id: str) -> None:
-    """Remove an environment, here and from Gymnasium; an unknown id is ignored.
-
-    Args:
-        id: As in ``register``.
-    """
+    """Remove an environment, here and from Gymnasium; an unknown id is ignored."""
     gymnasium.registry.pop(id, None)
     _registered.discard(id)
 
@@ -77,9 +73,6 @@ def make(id: str, **kwargs: Any) -> Env:
 
 def find_creator(id: str) -> str | Callable[..., Any]:
     """What makes an environment: its registered id, or a class that nothing registers.
-
-    Args:
-        id: As in ``make``.
 
     Raises:
         ModuleNotFoundError: If there is no such module.

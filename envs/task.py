@@ -1,10 +1,18 @@
-"""One problem with its answer."""
+"""One problem with its answer, and the choice of an episode's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+
+from turntree.envs.errors import OptionsError, TaskIndexError
+
+_MANY_TASKS = 2**31
+"""Upper bound of drawn indices where the number of tasks has no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +29,36 @@ class Task:
     """Data set of the row, for example ``gsm8k``."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Anything else, JSON values."""
+
+
+def chosen_task(
+    options: Mapping[str, Any], task_at: Callable[[int], Task], count: int | None, rng: np.random.Generator
+) -> Task:
+    """The task that the options of ``reset`` name, or one that ``rng`` draws of ``count``; ``None`` is no bound.
+
+    Raises:
+        OptionsError: If an option is unknown or of the wrong type.
+        TaskIndexError: If there is no task with the index.
+    """
+    unknown = set(options) - {"task", "index"}
+    if unknown or len(options) > 1:
+        raise OptionsError(
+            f"reset takes options={{'task': Task}} or {{'index': int}}, got the keys {sorted(map(str, options))}"
+        )
+    if "task" in options:
+        task = options["task"]
+        if not isinstance(task, Task):
+            raise OptionsError(f"options['task'] must be a Task, got {type(task).__name__}: {task!r}")
+        return task
+    if "index" not in options:
+        if count == 0:
+            raise TaskIndexError("the environment has no tasks to draw from")
+        return task_at(int(rng.integers(count or _MANY_TASKS)))
+    try:
+        number = operator.index(options["index"])
+    except TypeError as error:
+        raise OptionsError(f"options['index'] must be an integer, got {options['index']!r}") from error
+    if number < 0 or (count is not None and number >= count):
+        bound = "no upper bound" if count is None else f"{count} tasks"
+        raise TaskIndexError(f"options['index'] must be at least 0 and exist ({bound}), got {number}")
+    return task_at(number)

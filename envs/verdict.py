@@ -17,7 +17,6 @@ def judge_answer(text: str, task: Task, contract: Contract | str = EXACT) -> Sco
     """Compare the answer in a text with the task's; repeating the question is no answer.
 
     Args:
-        text: The policy's own text.
         task: Its ``answer`` is the right one.
         contract: Rules of the data set, or its name.
 

@@ -60,7 +60,6 @@ def open_regular(path: str | os.PathLike[str], *, most: int, links: bool = True)
     """Open a regular file for reading, without waiting for what is none, such as a pipe.
 
     Args:
-        path: The file.
         most: Most bytes that it may have.
         links: Whether it may be a symbolic link.
 

@@ -42,8 +42,6 @@ def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
     """Reject keys that are not fields of a dataclass.
 
     Args:
-        keys: Names of settings.
-        settings: The dataclass.
         where: Their place, for the message: ``of ForestConfig``.
 
     Raises:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from turntree.agents.commands.options import DataOption, EnvArgOption, ToolFormatOption
+from turntree.agents.commands.options import DataOption, EnvArgOption, ToolFormatOption, takes
 
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
 
@@ -45,21 +46,27 @@ def check_command(
         raise typer.Exit(1)
 
 
-def attack_command(
-    env_id: EnvId,
-    data: DataOption = None,
-    env_arg: EnvArgOption = None,
-    count: Annotated[int, typer.Option("-n", min=1, help="Most tasks to attack, spread over all.")] = 250,
+@dataclass(frozen=True, kw_only=True)
+class AttackOptions:
+    """The options of ``turntree attack``."""
+
+    env_id: EnvId
+    data: DataOption = None
+    env_arg: EnvArgOption = None
+    count: Annotated[int, typer.Option("-n", min=1, help="Most tasks to attack, spread over all.")] = 250
     bound: Annotated[
         float, typer.Option(min=0, max=1, help="Share of tasks that may be paid unearned, or refused though right.")
-    ] = 0.004,
-    luck: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks in which a guess may be right.")] = 0.5,
-    above: Annotated[float, typer.Option(help="An episode is paid whose rewards sum up to more than this.")] = 0.0,
+    ] = 0.004
+    luck: Annotated[float, typer.Option(min=0, max=1, help="Share of tasks in which a guess may be right.")] = 0.5
+    above: Annotated[float, typer.Option(help="An episode is paid whose rewards sum up to more than this.")] = 0.0
     out: Annotated[
         Path | None, typer.Option(help="File for the report as JSON: every task, and the generated turns.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
-) -> None:
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False
+
+
+@takes(AttackOptions)
+def attack_command(options: AttackOptions) -> None:
     """Attack an environment: what it pays without a solution, and refuses with one.
 
     Policies that are silent, refuse, plead, guess and copy, right answers that are hidden or one of many, and solutions
@@ -69,13 +76,14 @@ def attack_command(
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
     from turntree.agents.files import ensure_writable, keep_apart
 
-    arguments = env_arguments(env_arg or (), data=data)
-    if out is not None:
-        keep_apart(out, [arguments])
-        ensure_writable(out)
-    env = checked_env(env_maker(env_id, arguments), env_id)
+    arguments = env_arguments(options.env_arg or (), data=options.data)
+    if options.out is not None:
+        keep_apart(options.out, [arguments])
+        ensure_writable(options.out)
+    env = checked_env(env_maker(options.env_id, arguments), options.env_id)
+    how = {name: getattr(options, name) for name in ("count", "bound", "luck", "above", "out", "as_json")}
     try:
-        sound = report_attack(env, count=count, bound=bound, luck=luck, above=above, out=out, as_json=as_json)
+        sound = report_attack(env, **how)
     finally:
         env.close()
     if not sound:

@@ -267,41 +267,26 @@ def _played(
     """The results in order. What is left to play is said where it is interrupted."""
     import asyncio
 
-    scorer = options.scorer
     if renderer is None:
         by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
     else:
         by = {"dtype": choice.precision}
     by |= {"reward": sorted(options.reward or ()), "contract": options.contract, **options.renderer_options()}
-    playing = _play_all(
-        planned,
-        choice,
-        renderer,
-        files=files,
-        options={
-            "concurrency": options.concurrency,
-            "seed": options.seed,
-            "scorer": scorer,
-            "tool_calls": options.tool_calls,
-        },
-        identity={"seed": options.seed, "scorer": scorer, "restart": options.restart, "played_by": by},
-        guesses=guesses,
-    )
+    played = _play_all(options, planned, choice, renderer, files, by, guesses)
     try:
-        return asyncio.run(playing)
+        return asyncio.run(played)
     except KeyboardInterrupt:
         typer.echo(_where_it_stopped(planned, files), err=True)
         raise
 
 
 async def _play_all(
+    options: EvalOptions,
     planned: Sequence[Planned],
     choice: EngineChoice,
     renderer: Renderer | None,
-    *,
     files: Sequence[Path | None],
-    options: dict[str, Any],
-    identity: dict[str, Any],
+    by: Mapping[str, Any],
     guesses: Sequence[Guesses],
 ) -> list[EvalResult]:
     """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
@@ -311,7 +296,7 @@ async def _play_all(
     from rich.console import Console
 
     from turntree.agents.engines.engine_choice import open_policy
-    from turntree.agents.evaluation.run import finished, open_file, play
+    from turntree.agents.evaluation.run import Playing, finished, open_file, play
     from turntree.agents.progress import episode_progress, shown
 
     async with AsyncExitStack() as stack:
@@ -319,8 +304,15 @@ async def _play_all(
         if not model:  # a chat server knows what it serves
             engine = await stack.enter_async_context(open_policy(choice))
             model = getattr(engine, "model", "")
+        playing = Playing(
+            model=model,
+            seed=options.seed,
+            concurrency=options.concurrency,
+            scorer=options.scorer,
+            tool_calls=options.tool_calls,
+        )
         opened = [
-            None if file is None else open_file(one, file, model=model, **identity)
+            None if file is None else open_file(one, file, playing, restart=options.restart, played_by=by)
             for one, file in zip(planned, files, strict=True)
         ]
         for file in filter(None, opened):
@@ -340,11 +332,10 @@ async def _play_all(
                 one,
                 policy,
                 renderer,
-                model=model,
+                playing,
                 file=file,
                 guesses=guessed,
                 on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
-                **options,
             )
             for one, file, guessed in zip(planned, opened, guesses, strict=True)
         ]

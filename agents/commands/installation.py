@@ -34,9 +34,7 @@ class Finding(NamedTuple):
     """State of one part."""
 
     part: str
-    """Its name."""
     health: Health
-    """Its state."""
     what: str
     """Version, device, or the fault."""
     fix: str = ""

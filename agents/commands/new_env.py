@@ -62,7 +62,6 @@ class Written(NamedTuple):
     """Files of a new environment."""
 
     environment: Path
-    """Path of the module."""
     test: Path
     """Path of its test."""
     id: str

@@ -34,11 +34,8 @@ def play(
     """Let a person play one episode.
 
     Args:
-        env: The environment.
         ask: Returns the next line of the person; raises ``EOFError`` at the end.
         show: Called with the speaker and the text.
-        seed: Given to ``env.reset``.
-        options: Given to ``env.reset``.
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)

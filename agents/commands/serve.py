@@ -86,24 +86,14 @@ def serve_command(options: ServeOptions) -> None:
     if most is not None and positions is not None and most > positions:
         raise UsageError(f"--max-context {most}: the model has {positions} positions; lower it")
     context = most or min(4096, positions or 4096)
-    alike = (
-        "host",
-        "port",
-        "api_key",
-        "max_body",
-        "seconds",
-        "tool_format",
-        "record",
-        "max_sessions",
-        "session_seconds",
-    )
+    kept = (*("host", "port", "api_key", "max_body", "seconds"), *("tool_format", "record", "max_sessions"))
     settings = GatewaySettings(
         model=options.name or model,
         max_context=context,
         allowed_hosts=tuple(options.allowed_hosts or ()),
         allowed_origins=tuple(options.allowed_origins or ()),
         max_requests=options.max_requests or 4 * options.max_batch,
-        **{name: getattr(options, name) for name in alike},
+        **{name: getattr(options, name) for name in (*kept, "session_seconds")},
     )
     stored, speculate = options.max_stored_tokens, options.speculate
     past = past_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)

@@ -45,7 +45,6 @@ def compare(
     Args:
         composition: The configuration of the run; its folder holds episodes and weights.
         every: Distance of the steps that are played; the first and the last one always are.
-        on_step: Called after each of them.
 
     Raises:
         FileNotFoundError: If the run recorded no episodes or no weights.

@@ -78,9 +78,7 @@ class Operation(NamedTuple):
     """One call of the calculator."""
 
     expression: str
-    """The expression."""
     result: int
-    """The result."""
 
 
 def demonstrations(
@@ -94,10 +92,7 @@ def demonstrations(
     """Play ``count`` demonstrations.
 
     Args:
-        tokenizer: The policy's Hugging Face tokenizer.
-        count: Number of demonstrations.
         seed: Seed of kinds and tasks; the same seed gives the same dialogues.
-        mixture: Shares of the kinds.
         env_kwargs: Settings of the arithmetic environment; training plays the same with other tasks.
     """
     settings = {**env_kwargs, "limits": Limits(**env_kwargs["limits"]), "split": SPLIT}

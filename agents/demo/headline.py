@@ -18,7 +18,6 @@ class Figure(NamedTuple):
     name: str
     """What it measures."""
     value: str
-    """The number."""
     note: str
     """Value to compare it with."""
 

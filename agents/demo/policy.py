@@ -24,7 +24,6 @@ class PolicyShape:
     hidden: int = 128
     """Width of the residual stream."""
     layers: int = 3
-    """Number of layers."""
     heads: int = 4
     """Attention heads; each has keys and values of its own."""
     intermediate: int = 256
@@ -43,8 +42,6 @@ def build_policy(
     """Create an untrained policy; torch's own random state is restored.
 
     Args:
-        shape: Size of the model.
-        seed: Seed of the initial weights.
         tokenizer: Its vocabulary; ``None`` is the demo's.
 
     Raises:

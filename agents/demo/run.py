@@ -105,7 +105,6 @@ def differences(comparison: Comparison, *, given: bool) -> str:
     tiny policy's runs have shown none, so a difference there is treated as a fault.
 
     Args:
-        comparison: The run, compared.
         given: Whether the user gave the model.
     """
     episodes = sum(step.episodes for step in comparison.steps)

@@ -52,9 +52,7 @@ class ShownEpisode(NamedTuple):
     """An episode that the report shows."""
 
     step: int
-    """Its training step."""
     episode: Episode
-    """The episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,6 @@ class RunRecord:
     """Everything that the report shows of a run."""
 
     root: Path
-    """Folder of the run."""
     points: tuple[Point, ...]
     """Training steps in order, at least one."""
     comparison: Comparison | None

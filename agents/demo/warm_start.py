@@ -123,7 +123,6 @@ def train(
     """Train a policy; returns it with its tokenizer.
 
     Args:
-        settings: Settings of the training.
         on_step: Called after every step with its number, from 1, and its loss in nats per token.
     """
     model, tokenizer = _untrained(settings)
@@ -149,9 +148,7 @@ def fit(
 
     Args:
         model: Trained in place.
-        views: The dialogues.
         settings: Of the training; its demonstrations are not played.
-        on_step: As in ``train``.
     """
     import torch
 

@@ -129,7 +129,6 @@ class ChatServer:
         """The next message of the dialogue.
 
         Args:
-            messages: OpenAI messages.
             sampling: Temperature, top-p, penalties, most tokens and seed; no seed is sent to a server that has none.
             tools: OpenAI tool schemas.
 

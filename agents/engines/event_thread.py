@@ -13,11 +13,7 @@ _GRACE = 5.0
 
 
 class EventThread:
-    """Runs coroutines on its own thread until it is closed.
-
-    Args:
-        name: Name of the thread.
-    """
+    """Runs coroutines on its own thread until it is closed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

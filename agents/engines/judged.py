@@ -29,7 +29,6 @@ def judgeable(request: TurnRequest, *, passes_from: int) -> bool:
     tokens.
 
     Args:
-        request: The turn.
         passes_from: Draft tokens that decoding verifies in one pass.
     """
     sampling = request.sampling
@@ -78,7 +77,6 @@ def ended_turn(guess: Sequence[int], drawn: Sequence[int], stops: Container[int]
     Args:
         guess: Token ids, shape (guess,).
         drawn: Those drawn at its positions, and after it where one was, shape (guess,) or (guess + 1,).
-        stops: Tokens that end a turn.
         most: Its greatest length.
     """
     turn = list(drawn[: shared(guess, drawn) + 1])

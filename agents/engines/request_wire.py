@@ -54,10 +54,8 @@ def request_entries(
     """The entries of one request.
 
     Args:
-        state: The dialogue state.
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
-        reuse: As ``TurnRequest.reuse``.
         sample: As ``TurnRequest.sample``.
         given: Tokens at the end of the prompt that are the first ones of the turn.
         judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
@@ -86,13 +84,7 @@ def request_entries(
 
 
 def turn_entries(request: TurnRequest, *, given: int, judged: bool = False) -> dict[str, Any]:
-    """The entries of a turn's request; of a judged one the draft stands in the prompt.
-
-    Args:
-        request: The turn.
-        given: As in ``request_entries``.
-        judged: As in ``request_entries``.
-    """
+    """The entries of a turn's request; of a judged one the draft stands in the prompt."""
     return request_entries(
         state=request.state,
         seed=request.sampling.seed,
@@ -122,7 +114,6 @@ def turn_state(entries: Mapping[str, Any] | None, prompt_ids: Sequence[int]) -> 
     """The state by which a request's drafts are keyed: its own, or without a readable one its prompt.
 
     Args:
-        entries: Those of the request.
         prompt_ids: Token ids, shape (prompt,).
     """
     try:

@@ -42,7 +42,6 @@ def preference(key: str, replicas: Iterable[R]) -> list[R]:
     If a replica is removed the others keep their order.
 
     Args:
-        key: Key of the task.
         replicas: Their names; only their text counts.
     """
 
@@ -69,7 +68,6 @@ class TaskRoutes(Generic[R]):
         """Start with all replicas alive and idle.
 
         Args:
-            replicas: Their names.
             slack: A replica that plays this many times its share takes no new tasks.
 
         Raises:
@@ -106,7 +104,6 @@ class TaskRoutes(Generic[R]):
         """Assign one dialogue to a replica; live dialogues of one key share a replica.
 
         Args:
-            key: As ``route_key``.
             size: Tokens that it will probably have; 0 where that is not known. A replica's share is counted in tokens
                 where they are known, else in dialogues.
             avoid: A replica to be used only if no other is alive.

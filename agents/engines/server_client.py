@@ -23,7 +23,6 @@ class ServerClient:
     """Requests to one server, all from one thread.
 
     Args:
-        base_url: URL of the server.
         kind: Kind of server, for messages: ``a vLLM server``.
         command: The command that starts such a server, for messages.
         extra: The extra of turntree that brings httpx.

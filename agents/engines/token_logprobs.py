@@ -34,8 +34,6 @@ class TokenLogprobs(NamedTuple):
 
         Args:
             flat: Positions with at least ``width + 1`` entries each.
-            width: Most probable tokens to keep.
-            places: Positions to read.
         """
         starts = np.array(flat.start_indices[places], np.int64)
         entries = starts[:, None] + np.arange(width + 1)
@@ -48,9 +46,7 @@ class TokenLogprobs(NamedTuple):
         """Read one mapping per position, from token ids to log-probabilities.
 
         Args:
-            tokens: The token at each position.
             rows: Its mapping, which has the token itself and the ``width`` most probable ones.
-            width: Most probable tokens to keep.
         """
         chosen, ids, logprobs = [], [], []
         for token, row in zip(tokens, rows, strict=True):
@@ -114,8 +110,6 @@ def scores(
         tokens: The tokens, shape (tokens,).
         sampling: Its transforms define the distribution.
         top: Most probable tokens recorded at each position and after the last token.
-        cached_tokens: Tokens whose keys and values were reused.
-        weights_version: Version of the policy's weights.
     """
     count = len(tokens)
     entries: dict[str, Any] = {"cached_tokens": cached_tokens, "weights_version": weights_version}

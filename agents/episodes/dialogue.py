@@ -37,9 +37,7 @@ def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[s
 
     Args:
         prompt_ids: Token ids up to the policy's next token, shape (prompt,).
-        task_id: The task.
         calls: Canonical tool calls so far.
-        env_id: The environment.
     """
     return DialogueState.from_tokens(prompt_ids, task=task_id, tools="".join(calls), env=env_id)
 

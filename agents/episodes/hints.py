@@ -75,8 +75,6 @@ def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -
     """Settings from a mapping.
 
     Args:
-        kind: Their class, a dataclass.
-        values: Its fields.
         where: What they stand under, for the message.
 
     Raises:

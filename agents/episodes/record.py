@@ -183,7 +183,6 @@ class Record(NamedTuple):
     labels: dict[str, Any]
     """The labels that ``EpisodeWriter.write`` was given."""
     episode: Episode
-    """The episode."""
 
 
 def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:

@@ -48,20 +48,9 @@ class TokenView:
             ValueError: If the prompt of a turn does not begin with the prompt and response before it. Of an episode
                 whose dialogue was shortened ``of_each`` gives the views.
         """
-        if not episode.turns:
-            return cls(
-                prompt_ids=(),
-                response_ids=(),
-                mask=(),
-                logprobs=(),
-                accepted=(),
-                levels=(),
-                behaviour_logprobs=(),
-                turn_ends=(),
-            )
         if any(turn.text_only for turn in episode.turns):
             raise ValueError(f"task {episode.task and episode.task.id!r} was played by text alone: it has no tokens")
-        prompt = episode.turns[0].prompt_ids
+        prompt = episode.turns[0].prompt_ids if episode.turns else ()
         context: tuple[int, ...] = prompt
         mask: list[int] = []
         logprobs: list[float] = []

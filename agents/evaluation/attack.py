@@ -33,12 +33,9 @@ def report_attack(
     """Attack an environment and print the report.
 
     Args:
-        env: Any environment.
-        count: Most tasks.
         bound: Share of the tasks that a policy may be paid without a solution, or refused with one.
         luck: Share of the tasks that a guess may be right in.
         above: The sum of an episode's rewards above which it counts as paid.
-        out: File for the report as JSON.
         as_json: Whether JSON is printed in place of the table.
 
     Returns:

@@ -113,13 +113,8 @@ async def bench(
     """Play ``epochs`` epochs with each of two engines.
 
     Args:
-        planned: Environment, tasks and samples.
         choice: The engine; whether it speculates is set here.
-        renderer: Renderer of the model.
-        epochs: Number of epochs.
-        concurrency: Episodes played at the same time.
         seed: Seed of tasks and sampling; each epoch has one of its own.
-        on_played: Called after each epoch of each engine.
 
     Raises:
         UsageError: If the engine gives no tokens.

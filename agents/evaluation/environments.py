@@ -40,7 +40,6 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
     """A function that creates an environment.
 
     Args:
-        env_id: As in ``turntree.envs.make``.
         arguments: Plain values by name; ``limits`` and a ``customer``, a language model's part, are mappings.
 
     Raises:

@@ -33,11 +33,9 @@ class Sampled(NamedTuple):
     """An episode and its place in the evaluation."""
 
     task: int
-    """Number of the task."""
     sample: int
     """Number of the sample, from 0."""
     episode: Episode
-    """The episode."""
 
 
 async def evaluate(

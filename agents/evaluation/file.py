@@ -45,7 +45,6 @@ class EvalFile:
         path: JSON lines; an existing file is continued.
         settings: Everything that the episodes depend on, JSON values; not the number of tasks or samples.
         whole: Samples of a task, if only complete tasks count; 0 if every episode counts.
-        restart: Start anew, whatever the file holds.
 
     Raises:
         UsageError: If the file holds episodes of other settings or other data, or no episodes, if another process

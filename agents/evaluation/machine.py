@@ -10,11 +10,7 @@ from pathlib import Path
 
 
 def hardware(device: str = "cpu") -> str:
-    """The accelerator, or the processor and its cores.
-
-    Args:
-        device: Torch device.
-    """
+    """The accelerator, or the processor and its cores."""
     accelerators = [name for _, name in _accelerator(device)]
     return accelerators[0] if accelerators else f"{_processor()}, {os.cpu_count()} cores"
 

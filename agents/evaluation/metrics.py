@@ -33,7 +33,6 @@ class Estimate(NamedTuple):
     high: float
     """Upper end."""
     tasks: int
-    """Number of tasks."""
 
 
 class Repeated(NamedTuple):
@@ -48,11 +47,7 @@ class Repeated(NamedTuple):
 
 
 def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
-    """Sum up the samples of tasks.
-
-    Args:
-        groups: The episodes of each task.
-    """
+    """Sum up the samples of tasks."""
     scored = [[episode for episode in group if not episode.masked] for group in groups]
     scored = [group for group in scored if group]
     right = [sum(map(solved, group)) for group in scored]
@@ -83,9 +78,6 @@ def majority_right(episodes: Sequence[Episode]) -> float:
 
     Answers count as one however they are written: right ones, since they equal the gold one, and wrong ones that the
     verifier finds equal. Episodes without an answer have no vote. An answer is read from the last text of the policy.
-
-    Args:
-        episodes: Samples of one task.
     """
     right = sum(map(solved, episodes))
     texts = (final_text(episode) for episode in episodes if not solved(episode))

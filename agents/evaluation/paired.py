@@ -49,8 +49,6 @@ def guesses_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict[int
 
     Args:
         episodes: As ``evaluate`` returns them, of tasks 0, 1, ...
-        samples: Episodes of each task.
-        seed: Of the evaluation.
     """
     return {
         derive_seed(sampling_seed(seed, *divmod(place, samples)), number): turn.completion.token_ids
@@ -65,7 +63,6 @@ class Change(NamedTuple):
     task: str
     """Id of the task."""
     sample: int
-    """Number of the sample."""
     before: float
     """Reward of the first policy."""
     after: float
@@ -118,7 +115,6 @@ def compare(before: Sequence[Episode], after: Sequence[Episode], samples: int) -
     Args:
         before: Episodes of the first policy, the samples of a task one after another.
         after: Those of the second one, in the same order.
-        samples: Episodes of each task.
     """
     pairs = [
         (place, a, b) for place, (a, b) in enumerate(zip(before, after, strict=True)) if not a.masked and not b.masked

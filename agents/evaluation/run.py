@@ -35,7 +35,6 @@ class Planned:
     """An evaluation whose environment exists and whose settings fit the model."""
 
     task: EvalTask
-    """The requested evaluation."""
     make_env: Callable[[], Any]
     """Creates the environment."""
     count: int
@@ -63,6 +62,21 @@ class Planned:
     def episodes(self) -> int:
         """Number of episodes to play."""
         return self.count * self.task.samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playing:
+    """How evaluations are played, the same for all of a suite."""
+
+    model: str
+    seed: int
+    """Seed of tasks and sampling."""
+    concurrency: int = 1
+    """Episodes played at the same time."""
+    scorer: Scorer | None = None
+    """Computes the rewards instead of the environment."""
+    tool_calls: ToolCalls = ToolCalls.NATIVE
+    """For a chat server: the side that parses tool calls."""
 
 
 def plan(task: EvalTask) -> Planned:
@@ -96,31 +110,25 @@ def _digest(env: Any) -> str:
 def open_file(
     planned: Planned,
     out: Path,
+    playing: Playing,
     *,
-    model: str,
-    seed: int,
-    scorer: Scorer | None = None,
     restart: bool = False,
     played_by: Mapping[str, Any] | None = None,
 ) -> EvalFile:
     """The file of an evaluation's episodes, before a model is loaded for the missing ones.
 
     Args:
-        planned: The evaluation.
         out: The file, continued if it exists.
-        model: Name of the model.
-        seed: Seed of tasks and sampling.
-        scorer: Computes the rewards instead of the environment.
-        restart: Begin ``out`` anew.
         played_by: Everything else that the episodes depend on, part of the identity of ``out``.
 
     Raises:
         UsageError: If ``out`` holds episodes of other settings or other data, or another process writes it.
     """
     task = planned.task
-    identity = asdict(task) | {"count": None, "samples": None, "model": model, "seed": seed, **(played_by or {})}
+    identity = asdict(task) | {"count": None, "samples": None, "model": playing.model, "seed": playing.seed}
+    identity |= played_by or {}
     identity["data"] = planned.data
-    whole = task.samples if scorer is not None else 0
+    whole = task.samples if playing.scorer is not None else 0
     identity["samples"] = whole or None  # group rewards need all samples of a task
     return EvalFile(out, identity, whole=whole, restart=restart)
 
@@ -137,30 +145,20 @@ async def play(
     planned: Planned,
     engine: Engine | ChatServer,
     renderer: Renderer | None,
+    playing: Playing,
     *,
-    model: str,
-    seed: int,
-    concurrency: int,
-    scorer: Scorer | None = None,
     file: EvalFile | None = None,
     guesses: Mapping[int, Sequence[int]] | None = None,
     on_episode: Callable[[int], None] | None = None,
-    tool_calls: ToolCalls = ToolCalls.NATIVE,
 ) -> EvalResult:
     """Play the remaining episodes.
 
     Args:
-        planned: The evaluation.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Renderer of the engine's model; ``None`` for a chat server.
-        model: Name of the model.
-        seed: Seed of tasks and sampling.
-        concurrency: Episodes played at the same time.
-        scorer: Computes the rewards instead of the environment.
         guesses: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.
         file: File of the episodes, which is closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the beginning and after each.
-        tool_calls: For a chat server: the side that parses tool calls.
     """
     task = planned.task
     if guesses is not None and not isinstance(engine, ChatServer):
@@ -189,15 +187,15 @@ async def play(
             range(planned.count),
             limits=planned.limits,
             sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
-            seed=seed,
-            concurrency=concurrency,
+            seed=playing.seed,
+            concurrency=playing.concurrency,
             samples=task.samples,
-            scorer=scorer,
+            scorer=playing.scorer,
             done=done,
             on_episode=note,
-            tool_calls=tool_calls,
+            tool_calls=playing.tool_calls,
         )
     finally:
         if file is not None:
             file.close()
-    return EvalResult(task.title, model, task.samples, episodes, perf_counter() - began)
+    return EvalResult(task.title, playing.model, task.samples, episodes, perf_counter() - began)

@@ -16,9 +16,7 @@ class EvalResult(NamedTuple):
     """One finished evaluation."""
 
     title: str
-    """Its name."""
     model: str
-    """Name of the model."""
     samples: int
     """Episodes of each task."""
     episodes: list[Episode]

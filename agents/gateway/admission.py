@@ -9,11 +9,7 @@ from turntree.agents.gateway.http.errors import ApiError
 
 
 class Admission:
-    """Places for turns; a request that finds none is answered with when to come back. Not thread-safe.
-
-    Args:
-        places: Turns at once.
-    """
+    """Places for turns; a request that finds none is answered with when to come back. Not thread-safe."""
 
     def __init__(self, places: int) -> None:
         self.places = places

@@ -29,7 +29,6 @@ class Plan:
     answer: Answer
     """How it is answered."""
     requests: Sequence[TurnRequest]
-    """The turns."""
     stream: bool
     """Whether it is answered in pieces."""
     kept: Callable[[int, SampledTurn], object] = lambda index, turn: None
@@ -43,9 +42,7 @@ class Answering:
     """Samples plans and answers with them."""
 
     engine: Engine
-    """The engine."""
     metrics: Metrics
-    """Counters."""
     seconds: float
     """Time limit of an answer."""
     sent: SentPrompts = field(default_factory=SentPrompts)

@@ -44,9 +44,6 @@ class Gateway:
     """The handlers of all paths.
 
     Args:
-        engine: Samples the turns.
-        renderer: Of the engine's model.
-        settings: Bounds and names.
         model_path: Model directory or id, for the record; ``None`` takes the name in the settings.
     """
 
@@ -57,7 +54,6 @@ class Gateway:
         self.admission = Admission(settings.max_requests)
         """Places for turns."""
         self.metrics = Metrics()
-        """Counters."""
         self._renderer = renderer
         self._byte = byte_token(renderer.tokenizer)
         self._tools = ToolFormat(renderer, settings.tool_format)

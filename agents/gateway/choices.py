@@ -73,7 +73,6 @@ class ReadTurn(NamedTuple):
     content: str
     """Its text without the calls."""
     calls: tuple[ToolCall, ...]
-    """Its calls."""
     ids: list[str]
     """Their ids, which clients answer to."""
 
@@ -83,9 +82,6 @@ class Choices:
 
     Args:
         kind: ``object`` of an answer in one piece.
-        model: Name of the model.
-        choices: The choices.
-        n: Choices of each prompt.
         stream: Whether it is answered in pieces.
         usage: Whether a stream ends with the usage.
     """
@@ -133,8 +129,6 @@ class TextChoice:
     """A choice of completions.
 
     Args:
-        index: Its number in the answer.
-        text: Its text.
         tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
     """
 
@@ -178,8 +172,6 @@ class ChatChoice:
     """A choice of chat completions.
 
     Args:
-        index: Its number in the answer.
-        text: Its text.
         parser: Reads tool calls; ``None`` where all of the turn is content.
         openings: Texts with which a call may begin.
         opened: What the prompt opened of a thought.

@@ -22,12 +22,7 @@ def key_of(*parts: bytes | str) -> bytes:
 
 
 def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """The key of each beginning of a dialogue, shape (messages + 1,).
-
-    Args:
-        messages: As chat templates take them.
-        tools: The tools that are offered.
-    """
+    """The key of each beginning of a dialogue, shape (messages + 1,)."""
     keys = [key_of(canonical_json(list(tools)))]
     for message in messages:
         keys.append(next_key(keys[-1], message))

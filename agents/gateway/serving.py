@@ -24,9 +24,6 @@ async def serve(
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        choice: The engine.
-        tokenizer: Of the model.
-        settings: Bounds and names.
         options: Further arguments of ``Renderer``.
 
     Returns:

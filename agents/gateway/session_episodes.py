@@ -32,7 +32,6 @@ class Dialogue:
     """One dialogue of a session."""
 
     nodes: tuple[Node, ...]
-    """Its turns."""
     labels: Mapping[str, Any]
     """Where it stands in the session, JSON values."""
 
@@ -66,10 +65,7 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
     """A dialogue as an episode that nobody has scored.
 
     Args:
-        dialogue: The dialogue.
-        decode: Text of token ids.
         answer: The gold answer of its task.
-        data_source: The data set of its task.
     """
     nodes, session = dialogue.nodes, dialogue.nodes[0].session
     messages = [Message.from_openai(one) for one in nodes[0].given]

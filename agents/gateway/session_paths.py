@@ -45,10 +45,6 @@ class SessionPaths:
     """The handlers of all paths below ``/v1/sessions``.
 
     Args:
-        sessions: The sessions.
-        renderer: Of the model.
-        settings: Bounds.
-        metrics: Counters.
         record: Where ended sessions go; ``None`` drops them.
     """
 

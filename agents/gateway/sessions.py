@@ -54,7 +54,6 @@ class Node:
     given: Sequence[Mapping[str, Any]]
     """The messages between the two."""
     turn: SampledTurn
-    """Its tokens."""
     replied: Mapping[str, Any]
     """Its message, as a client sends it back."""
     calls: tuple[str, ...]
@@ -74,7 +73,6 @@ class Session:
     """The dialogues of one program."""
 
     id: str
-    """Its name."""
     task_id: str
     """The task that its turns are keyed by."""
     nodes: list[Node] = field(default_factory=list)
@@ -92,7 +90,6 @@ class Place:
     """Where a request stands."""
 
     session: Session
-    """Its session."""
     parent: Node | None
     """The turn that it continues."""
     given: Sequence[Mapping[str, Any]]
@@ -121,7 +118,6 @@ class Sessions:
         most: Sessions at once; the one that was idle longest ends for a further one.
         seconds: Time after which an idle session ends.
         ended: Called with each session that ends by itself, and the reason.
-        clock: Seconds.
     """
 
     def __init__(
@@ -144,12 +140,6 @@ class Sessions:
         task_id: str | None,
     ) -> Place:
         """The place of a request, in a session that it continues or in a new one.
-
-        Args:
-            messages: The dialogue, as chat templates take it.
-            tools: The tools that are offered.
-            session_id: The session that the client names.
-            task_id: The task that it names.
 
         Raises:
             ApiError: 409 if the named session has ended, 400 if it has another task.
@@ -198,10 +188,6 @@ class Sessions:
 
         Args:
             place: Held by ``using``.
-            turn: The turn.
-            content: Its text without the calls.
-            calls: Its calls.
-            ids: The ids of the calls.
         """
         session = self.live[place.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]

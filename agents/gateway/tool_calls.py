@@ -27,7 +27,6 @@ class OfferedTool(NamedTuple):
     """A client's tool: the part of a ``Tool`` that parsers read."""
 
     name: str
-    """Its name."""
     properties: dict[str, Any]
     """JSON schema of each parameter, by name."""
     definitions: dict[str, Any]
@@ -45,7 +44,6 @@ class ToolFormat:
     """How tools are shown to one model, and how it calls them.
 
     Args:
-        renderer: Of the model.
         name: A format of ``get_parser``, in which the policy writes calls.
     """
 

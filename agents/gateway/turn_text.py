@@ -28,7 +28,6 @@ class TurnText:
     """Text of one turn.
 
     Args:
-        decode: Text of token ids.
         stops: Texts that end the turn; they and what follows are not part of its text.
         byte: The ``byte_token`` of the vocabulary.
     """

@@ -81,8 +81,6 @@ async def sample(
     """Sample one turn.
 
     Args:
-        engine: The engine.
-        request: The turn.
         text: Is given its tokens, and ends it at a stop string.
         shown: Called whenever ``text`` has grown; ``None`` if nobody reads before the end.
 

@@ -30,7 +30,6 @@ def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, 
     """Number of leading tokens of a stored turn that are accepted.
 
     Args:
-        turn: The stored turn.
         offered: Its first tokens, shape (offered,).
         scores: The current policy's scores of them.
         coins: Uniform in (0, 1), fresh, shape (offered,).
@@ -75,11 +74,7 @@ def redraw_known(now: KnownLaw, turn: StoredTurn, position: int, coin: float, le
     mass that p has beyond them, which is more than their residual.
 
     Args:
-        now: p at the position.
-        turn: The stored turn.
-        position: The rejected position.
         coin: Uniform in (0, 1), fresh.
-        lenience: As in ``kept_tokens``.
     """
     rest = _rejected_mass(now, turn, position, lenience)
     reached = coin * (float(rest.sum()) + now.tail)
@@ -99,13 +94,8 @@ def redraw_wider(
     which settles the draw; on the rest of their mass, and then all is drawn anew; or beyond them once more.
 
     Args:
-        now: p at the position.
         before: What was known of it when the draw was left open.
-        turn: The stored turn.
-        position: The rejected position.
-        left: As ``Redraw.left``.
         coin: Uniform in (0, 1), fresh.
-        lenience: As in ``kept_tokens``.
     """
     new = ~np.isin(now.ids, before.ids)
     rest, mass = np.where(new, _rejected_mass(now, turn, position, lenience), 0.0), float(now.p[new].sum())
@@ -136,9 +126,7 @@ def behaviour_of(
     Args:
         tokens: The emitted tokens: those kept and, after a rejection, the one drawn there, shape (tokens,).
         logprobs: Their log-probabilities under the policy, shape (tokens,).
-        turn: The stored turn.
         top: The policy's most probable tokens at the positions of ``tokens``, shape (tokens, k).
-        lenience: As in ``kept_tokens``.
     """
     count, width = len(tokens), top.ids.shape[1]
     tables = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
@@ -174,7 +162,6 @@ def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
 
     Args:
         tokens: The emitted tokens at the tested positions, shape (tested,).
-        turn: What was stored.
         scores: The scoring pass that it was judged from.
     """
     assert scores.top is not None

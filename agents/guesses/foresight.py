@@ -74,7 +74,6 @@ class Foresight:
             prompt: Token ids before it, shape (prompt,).
             sampled: Its token ids, shape (tokens,).
             expected: Those of the stored turn that it began with; empty without one.
-            state: Its dialogue state.
         """
         if len(expected) and tuple(sampled) != tuple(expected) and _key(prompt, expected) in self._answers:
             self._learn(False)

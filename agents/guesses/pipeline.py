@@ -114,7 +114,6 @@ class GuessedTurns:
         """The policy was updated: what was sampled since the last call was trained on.
 
         Args:
-            step: Updates that the trainer has made.
             trained: Whether it may have been trained on the turns until now.
 
         Returns:

@@ -61,8 +61,6 @@ class PrecomputedTurns(Source):
     """Precomputes turns of later steps, and guesses them in their step; see the module's docstring.
 
     Args:
-        engine: Samples the turns.
-        config: How much is precomputed.
         stock: Turns precomputed before, from a snapshot.
         slots: The engine's slots, where it does not bound precomputed turns itself.
         noise: Seed of the noise of a turn that is requested with a seed when so many more steps are closed.

@@ -69,9 +69,7 @@ class RunAheadStock:
 
         Args:
             key: The exact prompt, and everything else that the distribution depends on.
-            seed: Seed of its noise.
             tokens: Token ids, shape (tokens,).
-            step: Training step that it is for.
         """
         self.use(seed, step)
         self._remove((key, seed))

@@ -56,7 +56,6 @@ class Drawn:
     guess: Guess | None
     """What it began with."""
     completion: Completion
-    """The turn."""
     seed: int | None
     """The seed of all its noise; ``None`` if there was no single one."""
     kept: int = 0
@@ -108,7 +107,6 @@ class Source:
         """The policy was updated, ``step`` times now.
 
         Args:
-            step: Updates that the trainer has made.
             trained: Whether it may have been trained on the turns until now.
         """
 

@@ -69,7 +69,6 @@ class StoredTurns(Source):
 
     Args:
         config: How they are reused; its mode is not ``none``.
-        vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together that the engine takes; ``None`` is no bound.
         seed: For turns that bring none; ``None`` is fresh entropy.
     """

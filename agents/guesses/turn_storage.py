@@ -31,9 +31,6 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
     """A turn in the ledger's form; ``None`` for an aborted turn or one that cannot be judged later.
 
     Args:
-        completion: The turn.
-        sampling: Sampling parameters that it was requested with.
-        seed: The seed of all its noise, if there was one.
         width: Most probable tokens to keep with each token.
     """
     count, top = len(completion.token_ids), narrowed(completion.top, width)

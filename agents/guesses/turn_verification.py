@@ -79,13 +79,9 @@ async def verify(
     """Keep the tokens of a stored turn that the current policy accepts.
 
     Args:
-        engine: Scores tokens.
         prompt: Token ids before the turn.
-        turn: The stored turn.
         offered: Its first tokens, as many as may be emitted; at least one.
         sampling: How tokens are drawn now; the turn was drawn with the same transforms.
-        rule: Decides what is kept.
-        level: Exactness level of the tokens.
     """
     top, lenience = rule.top, rule.lenience
     scores = await engine.score(prompt, offered, sampling, top=top)

@@ -52,7 +52,6 @@ class HarnessEnv(Env):
         Args:
             env: Environment whose tasks the program is given, as in ``turntree.envs.make``. What it answers to a turn
                 is the verdict on the final answer; its tools are not offered.
-            env_kwargs: Its arguments.
             program: ``MODULE:NAME`` of a callable, see ``CallableProgram``.
             command: A command line, see ``CommandProgram``.
             image: Container image that ``command`` runs in.
@@ -127,8 +126,7 @@ class HarnessEnv(Env):
         renderer: Renderer,
         limits: Limits,
         *,
-        task: Task | None,
-        index: int | None,
+        task: Task | int | None,
         seed: int | None,
         sampling: Sampling,
         executor: Executor | None,
@@ -151,7 +149,7 @@ class HarnessEnv(Env):
             engine=engine,
             renderer=renderer,
             limits=limits,
-            task=task,
+            task=None if isinstance(task, int) else task,
             seed=seed,
             sampling=sampling,
             executor=executor,
@@ -160,4 +158,4 @@ class HarnessEnv(Env):
             model=self.model,
             tool_format=self.tool_format,
         )
-        return await play.episode(index)
+        return await play.episode(task if isinstance(task, int) else None)

@@ -62,7 +62,6 @@ class Assignment:
     prompt: str
     """The task, as text."""
     task_id: str
-    """Its name."""
     seed: int
     """Seed of the episode, for what the program itself draws; samples of one task have different ones."""
     base_url: str
@@ -70,7 +69,6 @@ class Assignment:
     api_key: str
     """Names the episode."""
     model: str
-    """Name of the policy."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -93,10 +91,6 @@ class Program(Protocol):
 
     async def run(self, given: Assignment, in_thread: InThread) -> str:
         """The final answer. Cancelled, it ends what it began.
-
-        Args:
-            given: The assignment.
-            in_thread: Runs a call in a thread.
 
         Raises:
             ProgramFailed: If it could not be run.

@@ -25,7 +25,6 @@ class EpisodeTurns:
     """An ``Engine`` for the turns of one episode.
 
     Args:
-        engine: Samples them.
         sampling: How they are sampled; ``max_tokens`` bounds each. With a seed each turn has its own, which depends
             on its prompt and on how often that was asked, and not on the order of several dialogues.
         most: Turns of the episode; ``None`` is no bound.

@@ -88,10 +88,6 @@ class EarlyCalls:
 
     Args:
         calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
-        env: The environment, just reset.
-        ask: Steps an environment.
-        off_loop: As ``OffLoop``.
-        text: Text of a turn's tokens.
     """
 
     def __init__(
@@ -148,8 +144,6 @@ class EarlyCalls:
         """Let a fork take a turn.
 
         Args:
-            turn: Number of the turn in the episode.
-            text: What it will probably be.
             before: The environment's probable snapshot before it.
         """
         calls = len(self._own.parser.parse(text).calls)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +27,6 @@ from turntree.agents.loop.rollout import PlaysItself
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import HermesParser, ToolParser
-from turntree.envs.task import Task
 
 
 async def chat_rollout(
@@ -37,25 +35,18 @@ async def chat_rollout(
     limits: Limits | None = None,
     *,
     tool_calls: ToolCalls = ToolCalls.NATIVE,
-    task: Task | None = None,
     index: int | None = None,
     seed: int | None = None,
     sampling: Sampling | None = None,
-    executor: Executor | None = None,
 ) -> Episode:
     """Play one episode; everything not stated here is as in ``rollout``.
 
     Args:
         env: A ``turntree.envs.Env``, or a wrapper around one.
-        server: Generates the turns.
         limits: Only ``max_turn_tokens`` counts; the server knows its context length, and an episode that fills it
             ends with ``max_tokens``.
         tool_calls: Which side parses the calls in a turn.
-        task: The task to play.
-        index: Number of the task, instead of ``task``.
-        seed: Given to ``env.reset``.
         sampling: Sampling parameters, seeds as in ``rollout``; a server may ignore them.
-        executor: Where the environment runs.
 
     Raises:
         UsageError: If the environment plays its episodes itself, on tokens.
@@ -70,10 +61,9 @@ async def chat_rollout(
         server=server,
         native=tool_calls is ToolCalls.NATIVE,
         limits=limits or env.unwrapped.limits,
-        task=task,
+        task=None,
         seed=seed,
         sampling=sampling or Sampling(),
-        executor=executor,
     )
     return await play.to_end(play.run(index))
 

@@ -66,7 +66,6 @@ class ChatTemplate:
     """A tokenizer's chat template.
 
     Args:
-        tokenizer: A Hugging Face tokenizer with a chat template.
         variables: Of the template, such as ``{"enable_thinking": False}``.
 
     Raises:

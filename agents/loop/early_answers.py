@@ -27,10 +27,6 @@ class EarlyAnswers:
 
     Args:
         stored: Where the episode belongs; ``None`` foresees nothing but the present turn, and keeps nothing.
-        key: As in ``StoredEpisodes.add``.
-        env: The environment, just reset.
-        ask: See ``Ask``.
-        calls: Makes calls early.
     """
 
     def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: EarlyCalls) -> None:

@@ -41,7 +41,6 @@ class EngineCustomer:
         speaker: Says the customer's messages.
         thread: Where it speaks; the caller closes it.
         sampling: How a message is sampled; the seed is made for each.
-        seed: Of all messages.
         seconds: Deadline of a message.
     """
 

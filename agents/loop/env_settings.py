@@ -25,10 +25,6 @@ from turntree.envs.registry import find_creator
 def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
     """Check names and kinds of an environment's arguments.
 
-    Args:
-        env_id: As in ``turntree.envs.make``.
-        settings: Plain values by name.
-
     Raises:
         ValueError: If a name is unknown, a value is not of the simple kind that the constructor states, or a limit or
             the customer is wrong.

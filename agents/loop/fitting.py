@@ -36,7 +36,6 @@ def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) ->
     """Calls and answers with ids of the form that is wanted; an answer without one has its call's.
 
     Args:
-        messages: The messages.
         needed: Whether each has an id, and each answer the name of its tool.
         nine: Whether ids are of nine letters.
     """
@@ -128,7 +127,6 @@ def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messag
     """System messages at the head of the user message that follows, or at the end of the one before.
 
     Args:
-        messages: The messages.
         first: Whether the first one, those right behind it included, stays.
 
     >>> system_as_user([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], first=False)

@@ -48,13 +48,12 @@ class PlaysItself(Protocol):
         renderer: Renderer,
         limits: Limits,
         *,
-        task: Task | None,
-        index: int | None,
+        task: Task | int | None,
         seed: int | None,
         sampling: Sampling,
         executor: Executor | None,
     ) -> Episode:
-        """One episode; arguments and result are those of ``rollout``."""
+        """One episode; arguments and result are those of ``rollout``, but that ``task`` may be its number."""
         ...
 
 
@@ -114,8 +113,7 @@ async def rollout(
             engine,
             renderer,
             limits or own.limits,
-            task=task,
-            index=index,
+            task=index if task is None else task,
             seed=seed,
             sampling=sampling or Sampling(),
             executor=executor,

@@ -28,7 +28,6 @@ class SpeakerSettings:
     seed: int = 0
     """Seed of all its messages."""
     temperature: float = 0.7
-    """Its sampling temperature."""
     max_tokens: int = 256
     """Most tokens of a message."""
     max_context: int = 8192

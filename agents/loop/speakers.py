@@ -21,7 +21,6 @@ class Said(NamedTuple):
     """A message."""
 
     text: str
-    """Its text."""
     whole: bool = True
     """Whether it ended by itself, not at a limit."""
 
@@ -34,18 +33,12 @@ class Speaker(Protocol):
 
         Args:
             messages: OpenAI messages, the last one a user's.
-            sampling: How it is sampled.
         """
         ...
 
 
 class EngineSpeaker:
-    """A ``Speaker`` over an engine of tokens.
-
-    Args:
-        engine: Samples the messages.
-        renderer: Of the engine's tokenizer.
-    """
+    """A ``Speaker`` over an engine of tokens."""
 
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         self.engine, self.renderer = engine, renderer

@@ -49,7 +49,6 @@ class StoredEpisodes:
 
         Args:
             key: All that the environment's answers depend on beside the turns.
-            episode: The episode.
         """
         siblings = self._episodes.setdefault(key, deque())
         self._episodes.move_to_end(key)
@@ -69,7 +68,6 @@ def likely_steps(episodes: Sequence[StoredEpisode], place: int, min_probability:
 
     Args:
         episodes: Those that went until step ``place`` as the present one, the latest first.
-        place: Number of the first step.
         min_probability: Of each step together with those before it. Estimated as the share of the episodes that went
             there, with one more that went elsewhere.
 
@@ -98,9 +96,7 @@ def likely_calls(episodes: Sequence[StoredEpisode], made: Sequence[str], min_pro
     """Texts of turns whose calls will probably be made, in this state or a later one.
 
     Args:
-        episodes: Those of the task.
         made: The calls so far, in canonical form; only episodes that made them count.
-        min_probability: As of ``likely_steps``.
 
     Example:
         >>> a, b, c = (StoredStep(text, b"", "", (text,)) for text in "abc")

@@ -33,7 +33,6 @@ class ThinkingBudget:
     """An ``Engine`` whose thoughts are bounded.
 
     Args:
-        engine: Samples the pieces.
         renderer: Of its model, with ``max_thinking_tokens``.
     """
 

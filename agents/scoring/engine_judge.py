@@ -62,7 +62,6 @@ class EngineJudge:
 
     Args:
         speaker: Writes the votes.
-        criteria: The rubric.
         votes: How many times each answer is graded.
         sampling: How a vote is sampled; the seed is made for each.
         seed: Votes, and with an engine that keeps to its seeds the values, depend on it and on the sample alone.

@@ -28,7 +28,6 @@ class Change:
     """Old rewards against new ones, over the episodes of one file."""
 
     episodes: int
-    """Number of episodes."""
     old: float
     """Mean recorded reward, over the episodes with a reward both then and now; NaN without any."""
     new: float

@@ -46,7 +46,6 @@ class Tally:
     """Sums over samples that were scored."""
 
     samples: int
-    """Number of samples."""
     reward: float
     """Mean reward of the samples that have one; NaN without any."""
     right: int
@@ -80,7 +79,6 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     """Score every row of a file.
 
     Args:
-        path: The rows.
         out: File for the rows, each with the additional field ``scored``; an existing file is replaced.
         scorer: Computes the rewards; rows with the same ``task_id`` are samples of one task.
         fields: Names of the fields, if they are not the usual ones.
@@ -116,8 +114,6 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
 
     Args:
         keys: One for each of ``scored``.
-        scored: Results to sum up.
-        unasked: As ``Scorer.unasked``.
     """
     groups: dict[str, list[Scored]] = {}
     missing: Counter[str] = Counter()

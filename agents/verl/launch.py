@@ -80,7 +80,6 @@ def train(
     Args:
         config: Name of a shipped configuration, or path of a YAML file.
         overrides: ``key=value``, see ``compose``.
-        on_step: Called after every training step.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; with what goes
             on after half a minute without news; and at a good end.
         advice: How a run that is stopped before its first checkpoint goes on, in keys that the command takes.
@@ -157,8 +156,6 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     """Write the rows and the final configuration of a run.
 
     Args:
-        composition: The checked configuration.
-        folder: Folder of the run.
         ray_dir: Folder for Ray's files, if it is started for this run.
 
     Raises:
@@ -231,12 +228,7 @@ def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:
-    """The command line of a run.
-
-    Args:
-        folder: Folder of the run.
-        socket: As ``fork_socket`` gives it.
-    """
+    """The command line of a run."""
     arguments = [
         f"--config-path={folder.root}",
         f"--config-name={folder.config.stem}",

@@ -24,8 +24,6 @@ def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_N
     """Name of the Ray actor that serves a replica; of the first node's where verl starts one a node.
 
     Args:
-        replica_rank: Rank of the replica.
-        suffix: verl's suffix of the name.
         backend: ``rollout.name``.
 
     Example:

@@ -16,7 +16,6 @@ class Curve(NamedTuple):
     """One chart."""
 
     title: str
-    """Title."""
     svg: str
     """Markup."""
 

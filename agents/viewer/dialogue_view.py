@@ -19,7 +19,6 @@ class Piece(NamedTuple):
     """One token of the policy."""
 
     text: str
-    """The token decoded."""
     accepted: bool
     """Whether it was drafted and the policy sampled it too."""
     probability: float
@@ -50,7 +49,6 @@ class Branch:
     """A path of the tree without forks."""
 
     text: str
-    """Its tokens decoded."""
     count: int
     """Turns that went through it."""
     share: float
@@ -62,12 +60,7 @@ class Branch:
 
 
 def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
-    """The messages of ``episode`` in order.
-
-    Args:
-        episode: A recorded episode.
-        decode: Text of one token id.
-    """
+    """The messages of ``episode`` in order."""
     spoken = iter(episode.turns)
     made = []
     opening = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
@@ -94,13 +87,7 @@ def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
-    """``root`` with paths that do not fork joined.
-
-    Args:
-        root: The tree of a state.
-        decode: Text of one token id.
-        widest: Most children of one fork that are kept.
-    """
+    """``root`` with paths that do not fork joined."""
     return _branch(root, decode, widest, before=root.count)
 
 

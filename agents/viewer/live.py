@@ -26,7 +26,6 @@ class LivePage:
 
     Args:
         paths: Folders of runs, or files of episodes.
-        tokenizer: As in ``view``.
     """
 
     def __init__(self, paths: Sequence[Path], *, tokenizer: Any = None) -> None:
@@ -60,7 +59,6 @@ def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
     """A server of ``page`` on this machine; ``serve_forever`` runs it, ``server_port`` is its port.
 
     Args:
-        page: The page.
         port: 0 takes a free one.
 
     Raises:

@@ -24,7 +24,6 @@ class Viewed(NamedTuple):
     """The result of writing a page."""
 
     path: Path
-    """Path of the page."""
     episodes: int
     """Number of episodes in it."""
     token_texts: bool
@@ -36,7 +35,6 @@ def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokeniz
 
     Args:
         run: Folder of a training run, or a file of episodes; or the same, opened.
-        out: Path of the page.
         beside: Another run, whose episodes of the same tasks are shown beside it.
         tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
 
@@ -69,8 +67,6 @@ def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = Fal
     """The page of one run, or of two beside each other.
 
     Args:
-        runs: The runs.
-        tokenizer: As in ``view``.
         growing: Whether the runs still go on: lines that are being written are left out.
 
     Raises:

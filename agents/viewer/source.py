@@ -27,7 +27,6 @@ class Figures(NamedTuple):
     where: str
     """File and line."""
     step: int
-    """The step."""
     values: Mapping[str, Any]
     """Figures by name."""
 

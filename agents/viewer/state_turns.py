@@ -25,7 +25,6 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
     """Turns number ``turn`` of one task that share the most frequent prompt.
 
     Args:
-        records: Recorded episodes.
         task: Id of the task; ``None`` takes the first one's.
         turn: From 0.
 

@@ -17,12 +17,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 
 
 def token_bytes(tokenizer: Any, ids: Iterable[int]) -> dict[int, bytes]:
-    """Bytes of every token in ``ids``; ids that the tokenizer does not have are left out.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer.
-        ids: Token ids.
-    """
+    """Bytes of every token in ``ids``; ids that the tokenizer does not have are left out."""
     read = _reader(tokenizer)
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     size = len(tokenizer)

@@ -72,7 +72,6 @@ class Exported(NamedTuple):
     """A trace, and the number of its episodes."""
 
     trace: Trace
-    """The trace."""
     episodes: int
     """Episodes in the trace."""
     left_out: int

@@ -49,9 +49,7 @@ def lengthened(configuration: Configuration, arguments: Sequence[str], padding: 
     """A larger world in which a path works as before.
 
     Args:
-        configuration: A row's own.
         arguments: All text arguments of its path; the files that they name are the only further ones.
-        padding: Of the whole set.
     """
     larger: dict[str, Any] = copy.deepcopy(dict(configuration))
     own = tuple(dict.fromkeys(name for argument in arguments for name in _NAME.findall(argument)))

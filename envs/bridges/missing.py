@@ -11,10 +11,6 @@ from turntree.envs.errors import MissingExtra, pip_install
 def library(module: str, package: str) -> ModuleType:
     """The module of another library.
 
-    Args:
-        module: Dotted name.
-        package: Package to install.
-
     Raises:
         MissingExtra: If it is not installed.
     """

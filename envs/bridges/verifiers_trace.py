@@ -110,7 +110,6 @@ class VerifiersTools:
         """Prepare the toolsets for a task.
 
         Args:
-            row: The task.
             state: The trace's state, which they share and change.
         """
 

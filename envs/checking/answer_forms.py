@@ -32,7 +32,6 @@ def targets(env: Env, tasks: Sequence[Task], above: float) -> list[Target]:
 
     Args:
         env: Any environment; an episode that runs in it is left.
-        tasks: Some of its tasks.
         above: The reward above which an attempt counts as paid.
     """
     forms = paid_forms(env, tasks[:_PROBED], above)

@@ -90,7 +90,6 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
 
     Args:
         env: Any environment; an episode that runs in it is left.
-        count: Most tasks, spread over all.
         above: The sum of an episode's rewards above which it counts as paid.
         on_policy: Called with the name of each policy before it plays.
 

@@ -52,7 +52,6 @@ class Target:
     opening: str
     """What the policy sees first, without the system prompt."""
     system: str
-    """The system prompt."""
     forms: tuple[Form, ...]
     """Ways to write an answer that the environment reads; all that are known where none was seen to pay."""
     solution: tuple[str, ...]
@@ -84,8 +83,6 @@ def play_attempt(env: Env, task: Task, attempt: Attempt) -> Outcome:
 
     Args:
         env: Any environment; an episode that runs in it is left.
-        task: One of its tasks.
-        attempt: The texts.
     """
     env.reset(seed=0, options={"task": task})
     total, seen, copied = 0.0, "", ""

@@ -75,7 +75,6 @@ def take(env: Env, turns: Sequence[str], *, first: int = 0, last: int = MAX_STEP
     """Continue the episode until it ends or ``last`` turns are played; a short script is repeated.
 
     Args:
-        env: An environment in an episode.
         turns: The script, shape (turns,).
         first: Turns of the episode that have been played before.
         last: Most turns of the episode, those included.

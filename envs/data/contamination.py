@@ -37,7 +37,6 @@ def repeats(row: Row, sets: Sequence[str]) -> bool:
     """Whether the row repeats a question of one of the sets.
 
     Args:
-        row: A row of a training set.
         sets: Names of evaluation sets, such as ``math500``, or ``any``; without names no row does.
 
     Raises:

@@ -24,7 +24,6 @@ def data_folder(data: str | Path | None, *, name: str, holds: str) -> Path:
 
     Args:
         data: The folder; ``None`` takes ``default_folder(name)``.
-        name: Of the folder where none is given.
         holds: What should lie in it, for the error message.
 
     Raises:

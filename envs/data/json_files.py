@@ -117,7 +117,6 @@ def json_lines(
     """The objects of a file, each with the number of its line, counted from 1; blank lines have none.
 
     Args:
-        path: The file.
         refuse: The exception for a line and what is wrong with it.
         halves: Whether texts may have half of a surrogate.
         growing: Whether the file is still written: a last line without its end is not read.

@@ -17,7 +17,6 @@ def fitting_schemas(file: Path, published: Iterable[Schema], ours: Mapping[str, 
     Args:
         file: Where they stand, for error messages.
         published: OpenAI schemas in the order of the file.
-        ours: OpenAI schemas by name.
 
     Raises:
         DataError: If one is of no tool of ours or has other arguments; the message names file and line.

@@ -47,7 +47,6 @@ class Container:
     """A running container of a task's image.
 
     Args:
-        task: What it is for.
         image: What it is started from.
         docker: The command, ``docker`` or one that takes the same arguments.
         network: Another network than the task's.
@@ -180,9 +179,7 @@ def run_docker(
     """Run Docker's command.
 
     Args:
-        line: The command line.
         check: Whether a status other than 0 raises.
-        seconds: Most that it may take.
         variables: Variables of its process, which ``--env NAME`` passes on unseen.
 
     Raises:

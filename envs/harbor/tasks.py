@@ -77,7 +77,6 @@ def read_tasks(folder: str | Path, *, skip: bool = False) -> list[HarborTask]:
     """All tasks of a folder.
 
     Args:
-        folder: See ``find_tasks``.
         skip: Leave tasks out that ``read_task`` refuses.
 
     Raises:

@@ -23,9 +23,7 @@ class Document:
     id: str
     """Identifier used to fetch it."""
     title: str
-    """Its title."""
     text: str
-    """The whole text."""
 
 
 class Corpus:
@@ -98,7 +96,6 @@ def best(scores: NDArray[np.float32], count: int) -> list[int]:
 
     Args:
         scores: Shape (documents,).
-        count: Most numbers to return.
 
     Example:
         >>> best(np.array([0, 2, 3, 2, 2], np.float32), 2)

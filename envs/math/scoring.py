@@ -12,7 +12,6 @@ def score_final_answer(text: str, gold: str) -> Reply:
 
     Args:
         text: The policy's last turn.
-        gold: The right number.
     """
     answer = final_answer(visible(text))
     correct = float(answer is not None and same_number(answer, gold))

@@ -27,7 +27,6 @@ class Hub(NamedTuple):
     name: str
     """Data set id."""
     split: str
-    """Its split there."""
     subset: str | None = None
     """Configuration name."""
 

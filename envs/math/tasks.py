@@ -22,8 +22,6 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
     """Every problem of a split; an unchanged file is read once.
 
     Args:
-        name: Name of the data set.
-        rows: The rows to read.
         split: Part of the ids of rows that have none.
         without: Evaluation sets whose questions are left out.
 

@@ -23,17 +23,12 @@ class Read(NamedTuple):
     """A value that stands in a text."""
 
     value: Any
-    """The value."""
     end: int
     """Behind it, and behind white space."""
 
 
 def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
     """Read ``{"name": ..., "arguments": {...}}``.
-
-    Args:
-        call: The object.
-        arguments_key: Key of the arguments in this format.
 
     Raises:
         ValueError: If it is not such an object, or has another key: what is written there would be dropped.

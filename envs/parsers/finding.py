@@ -26,7 +26,6 @@ class Found(NamedTuple):
     """A call that was read."""
 
     call: ToolCall
-    """The call."""
     end: int
     """Where the text goes on behind it."""
 
@@ -40,8 +39,6 @@ def read_marked(
     """Read a turn whose calls begin with marks.
 
     Args:
-        text: The turn.
-        opening: Finds the marks.
         read: Reads the call behind a mark; a ``ValueError`` says why it cannot.
         example: How a call with this mark should look.
     """
@@ -99,10 +96,7 @@ def end_of_nested(
     openings are written that nothing closes, the first closing mark ends it that no other follows so.
 
     Args:
-        text: The text.
         start: Behind the opening mark.
-        opening: Finds opening marks.
-        closing: Finds closing marks.
         thoughts: Whether a closing mark behind a thought is not this one's.
     """
     marks = heapq.merge(opening.finditer(text, start), closing.finditer(text, start), key=lambda mark: mark.start())

@@ -40,8 +40,6 @@ def unreadable(text: str, reason: str, example: str) -> ParsedTurn:
     """A turn with a call that cannot be read.
 
     Args:
-        text: The whole turn.
-        reason: What is wrong.
         example: How a call should look.
     """
     return ParsedTurn(content=text.strip(), error=f"malformed tool call: {reason}. Write it as {example}")

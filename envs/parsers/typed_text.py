@@ -24,9 +24,7 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
     """The value that a text means.
 
     Args:
-        text: The text.
         schema: JSON schema of the value; one that names no type is a text's.
-        definitions: What its references name.
 
     Returns:
         JSON where the schema allows its type, else the text where it allows one, else whatever the text is as JSON, of

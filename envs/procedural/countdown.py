@@ -144,8 +144,6 @@ def complaint(expression: str | None, numbers: Sequence[int], target: int, use_a
     Args:
         expression: The answer; ``None`` if there was none.
         numbers: The given numbers, each usable once.
-        target: The value to reach.
-        use_all: Whether every number must be used.
 
     Example:
         >>> complaint("(8-2)*4", [2, 4, 8], 24, True), complaint("8*3", [2, 4, 8], 24, False)

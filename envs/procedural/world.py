@@ -44,7 +44,6 @@ def make_world(rng: random.Random, *, rooms: int) -> World:
     """Draw a world.
 
     Args:
-        rng: Random generator.
         rooms: Number of rooms, 2 to 16.
     """
     names = rng.sample(ROOM_NAMES, rooms)

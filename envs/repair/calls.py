@@ -16,7 +16,6 @@ def outcomes(calls: Sequence[Sequence[Any]], module: Any, *, dumps: Callable[...
 
     Args:
         calls: Name of a function and its arguments, each; JSON values.
-        module: What has the functions.
         dumps: Writes JSON; bound before code of others could replace it.
     """
     found = []

@@ -35,7 +35,6 @@ def share_right(name: str, files: Mapping[str, str], make_runner: Callable[[], P
     """The share of a program's hidden calls that give what they should; 0 if the program does not end by itself.
 
     Args:
-        name: The program.
         files: The policy's workspace, text by path.
         make_runner: Makes a sandbox that the policy has not used.
 

@@ -98,7 +98,6 @@ def load(sources: Mapping[str, str], name: str) -> ModuleType:
 
     Args:
         sources: Source by path; run in this process, so never the policy's.
-        name: The module.
     """
     made: dict[str, ModuleType] = {}
 

@@ -37,7 +37,6 @@ class Job:
     """A tool call, ready to run."""
 
     name: str
-    """Name of the tool."""
     run: Callable[[], str]
     """Runs it."""
     shares_state: bool
@@ -165,7 +164,6 @@ def cut(text: str, max_length: int | None) -> str:
     """Shorten a text to its beginning and its end, with a mark between them.
 
     Args:
-        text: The text.
         max_length: Characters that stay, the mark not counted; ``None`` keeps all.
 
     >>> cut("abcdefgh", 4)

@@ -63,12 +63,7 @@ class ResultMemo:
 
 
 def beginning(kind: str, task: Task) -> str:
-    """The history of an episode at its beginning: a digest.
-
-    Args:
-        kind: Name of the environment.
-        task: The task of the episode.
-    """
+    """The history of an episode at its beginning: a digest."""
     return _digest(kind, task.id, task.prompt, task.answer, repr(sorted(task.metadata.items())))
 
 

@@ -20,7 +20,6 @@ class PureCall:
     """A call that may come.
 
     Args:
-        run: Makes it.
         later: Whether it may come in any later step.
     """
 

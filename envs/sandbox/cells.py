@@ -82,9 +82,6 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
     """Run one piece of code; the value of a last expression is printed, as a notebook does.
 
     Args:
-        code: Python source.
-        namespace: Global variables, kept for the next piece.
-        name: Stands in tracebacks.
         flags: Those of ``from __future__`` in the pieces before.
 
     Returns:

@@ -54,7 +54,6 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
 
     Args:
         paths: Folders and files to keep beside the system's libraries.
-        disk_bytes: Size of the new tree.
     """
     kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*SYSTEM, *paths]) if not os.path.islink(path)]
     links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]

@@ -42,7 +42,6 @@ def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
         folder: Holds ``db_DOMAIN_TABLE.jsonl`` with rows of ``key`` and ``value``, or ``TABLE.json`` with one
             object, as tau-bench publishes them (also below ``data/``).
         domain: For example ``retail``.
-        tables: Names of the tables.
 
     Raises:
         DataError: If a table is missing or malformed; the message names file and line.

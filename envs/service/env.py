@@ -33,7 +33,6 @@ class TauService(Service):
     domain: ClassVar[str]
     """As it stands in the names of the files."""
     tables: ClassVar[Sequence[str]]
-    """Names of the tables."""
     desk: ClassVar[type[Desk]]
     """The tools over them."""
 

@@ -33,7 +33,6 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
 
     Args:
         wanted: The required numbers and words, in any order.
-        dialogue: All messages of the episode.
     """
     said = said_to_customer(dialogue)
     named = {

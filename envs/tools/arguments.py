@@ -29,7 +29,6 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 
     Args:
         schema: OpenAI schema of the tool, as ``function_schema`` makes it.
-        arguments: Arguments from the model.
 
     Raises:
         ToolError: If an argument is unknown, missing or of the wrong type.

@@ -15,7 +15,7 @@ from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.nearest import nearest_hint
 from turntree.envs.running.executor import Job, Outcome
 from turntree.envs.running.memo import ResultMemo
-from turntree.envs.running.pure_calls import PureCalls
+from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.tools.tool import Tool
 
 
@@ -32,8 +32,6 @@ def prepare(
     """Prepare a call for execution.
 
     Args:
-        call: The policy's call.
-        tools: Tools that it may call.
         owners: The instance of each tool that is a method, by the tool's name.
         context: Filled in for tools that ask for it.
         memo: Answers calls of deterministic tools; ``None`` runs every call.
@@ -58,11 +56,23 @@ def prepare(
     return Job(name=call.name, run=run, shares_state=shares_state)
 
 
+def prepare_ahead(
+    calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls, *, later: bool
+) -> list[PureCall]:
+    """Prepare calls that may come, of tools that are ``pure`` and without those that were prepared before."""
+    pure = {tool.name: tool for tool in tools if tool.pure}
+
+    def run(call: ToolCall) -> str:
+        return pure[call.name].run(call.arguments, owner=owners.get(call.name))
+
+    made = (early.add(call, partial(run, call), later=later) for call in calls if call.name in pure)
+    return [call for call in made if call is not None]
+
+
 def answer(call: ToolCall, outcome: Outcome) -> Message:
     """The tool message: the result, or ``Error: ...``.
 
     Args:
-        call: The policy's call.
         outcome: Its outcome; not an infrastructure failure.
     """
     content = outcome.text if outcome.error is None else f"Error: {outcome.error}"

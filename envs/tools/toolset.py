@@ -61,10 +61,6 @@ class Toolset:
 def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool, ...]:
     """Every tool that the model may call.
 
-    Args:
-        tools: Tools of the environment.
-        toolsets: Its toolsets.
-
     Raises:
         ToolDefinitionError: If two tools have one name.
     """
@@ -74,3 +70,10 @@ def all_tools(tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> tuple[Tool,
     if doubled:
         raise ToolDefinitionError(f"two tools have the name {doubled[0]!r}; give one of them another with @tool(name=)")
     return offered
+
+
+def owners_of(env: object, tools: Sequence[Tool], toolsets: Sequence[Toolset]) -> dict[str, object]:
+    """The instance of each tool that is a method, by the tool's name: ``env``, or an episode's toolset."""
+    owners = {tool.name: env for tool in tools if tool.is_method}
+    owners.update((tool.name, toolset) for toolset in toolsets for tool in toolset.tools)
+    return owners

@@ -16,7 +16,6 @@ class Choice:
     most_rows: int
     """Most requests of such a pass, a power of two."""
     passes: int = 0
-    """Number of passes."""
     rows: int = 0
     """Requests, summed over the passes."""
     drafted: int = 0

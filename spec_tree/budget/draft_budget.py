@@ -61,6 +61,17 @@ _CAUTION = 0.9
 noisy steps, and where both are nearly even, as with many requests on a CPU, a gain may be a loss."""
 
 
+class Allowance(NamedTuple):
+    """Limits on the drafts of a step."""
+
+    min_probability: float
+    """Least estimated path probability of a node."""
+    nodes: int
+    """Most nodes of the whole batch, the most probable ones; 0 is no draft."""
+
+
+_NOTHING = Allowance(1.0, 0)
+
 SEEN = np.dtype(
     [
         ("drafted", np.float64, _CLASSES),
@@ -114,13 +125,11 @@ def _learn(
     estimates: NDArray[np.float32],
     accepted: NDArray[np.bool_],
     rows: float,
-    asked: float,
-    asked_nodes: int,
+    asked: Allowance,
     floor: float,
     lowest: int,
-    idle: float,
 ) -> int:
-    """Count the nodes of a step that was allowed ``asked_nodes`` of probability ``asked``; returns those accepted."""
+    """Count the nodes of a step that was allowed ``asked``; returns those accepted."""
     one = seen[0]
     least, came = 1.0, 0
     for kind in range(_CLASSES):
@@ -132,10 +141,10 @@ def _learn(
         if accepted[i]:
             one.hits[kind] += 1.0
             came += 1
-    if asked_nodes > 0:
-        _see_offer(one, rows, least if len(estimates) >= asked_nodes else asked, floor, lowest)
+    if asked.nodes > 0:
+        _see_offer(one, rows, least if len(estimates) >= asked.nodes else asked.min_probability, floor, lowest)
     for kind in range(_CLASSES):
-        kept = idle * _RECENT / (_RECENT + one.count[kind])
+        kept = IDLE * _RECENT / (_RECENT + one.count[kind])
         one.drafted[kind] = kept * one.drafted[kind] + one.count[kind]
         one.accepted[kind] = kept * one.accepted[kind] + one.hits[kind]
     return came
@@ -155,18 +164,6 @@ def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) ->
         one.offer[kind] += rate * (one.count[kind] / rows - one.offer[kind])
 
 
-class Allowance(NamedTuple):
-    """Limits on the drafts of a step."""
-
-    min_probability: float
-    """Least estimated path probability of a node."""
-    nodes: int
-    """Most nodes of the whole batch, the most probable ones; 0 is no draft."""
-
-
-_NOTHING = Allowance(1.0, 0)
-
-
 class DraftBudget:
     """Chooses the draft limits of each step."""
 
@@ -179,7 +176,7 @@ class DraftBudget:
         """
         _get_ready()
         self.cost = cost or StepCost()
-        self._floor = floor
+        self._floor = float(floor)
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
         self._seen = np.zeros(1, SEEN)
         self._seen["offer"] = _FIRST_OFFER / _CLASSES
@@ -195,7 +192,7 @@ class DraftBudget:
         self._rested = 0
         self._resting = False
         """Whether the last step was one of them."""
-        self._asked = Allowance(floor, 0)
+        self._asked = Allowance(self._floor, 0)
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
         self._choices: dict[int, Choice] = {}
@@ -205,7 +202,6 @@ class DraftBudget:
         """Decide for the next step.
 
         Args:
-            rows: Requests that sample.
             most: Most nodes of the whole batch that the engine takes.
         """
         self._resting = self.rests(rows)
@@ -256,28 +252,23 @@ class DraftBudget:
         """Learn from the step for which ``allow`` was last called.
 
         Args:
-            rows: Requests that sampled.
             tokens: Tokens that the model ran over, drafts included.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).
-            seconds: Wall time of the step.
         """
         self._steps += 1
         if self._resting:
             self._count(rows, drafted=0, accepted=0, seconds=seconds)
             self._charge(rows, tokens, seconds)
             return
-        asked = self._asked
         came = _learn(
             self._seen,
             np.ascontiguousarray(estimates, np.float32),
             np.ascontiguousarray(accepted, np.bool_),
             float(rows),
-            float(asked.min_probability),
-            int(asked.nodes),
+            self._asked,
             self._floor,
             self._lowest,
-            IDLE,
         )
         if self._steps > _FIRST_STEPS:
             self._count(rows, drafted=len(accepted), accepted=came, seconds=seconds)
@@ -334,4 +325,4 @@ def _get_ready() -> None:
     cost.observe(1, 1, 1.0)
     cost.seconds(1, [1])
     _choose(seen, cost.record, 1.0, 0)
-    _learn(seen, np.zeros(0, np.float32), np.zeros(0, np.bool_), 1.0, 1.0, 0, 0.0, 0, 1.0)
+    _learn(seen, np.zeros(0, np.float32), np.zeros(0, np.bool_), 1.0, _NOTHING, 0.0, 0)

@@ -153,11 +153,7 @@ class DraftSwitch:
         """Learn from a step.
 
         Args:
-            rows: Requests that sampled.
-            emitted: Tokens that they sampled.
             seconds: Wall time since the step before ended, or since there was something to do.
-            drafted: Whether drafts were allowed in it.
-            prompt_tokens: Prompt tokens that it processed.
         """
         self._seconds[drafted] += seconds
         self._same = self._same + 1 if drafted == self._was else 1

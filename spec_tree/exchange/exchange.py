@@ -109,7 +109,6 @@ class SharedTurns:
 
         Args:
             forest: Receives the others' turns; ``None`` gives and takes nothing in.
-            exchange: The connection to the others.
             max_pending_tokens: Most own tokens that wait for an exchange; the oldest turns go first.
             vocabulary: Tokens that the policy knows; turns of others with further ones count as missed. 0 is any.
             tokenizer: Hash of its tokenizer; turns of another one count as missed. Empty where it is not known.

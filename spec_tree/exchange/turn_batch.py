@@ -50,7 +50,6 @@ class TurnBatch:
         Args:
             states: States where they were sampled, shape (turns,).
             turns: Token ids, shape (tokens,) each.
-            tokenizer: Hash of the tokenizer that they are of.
 
         Raises:
             ValueError: If there is not one turn a state.

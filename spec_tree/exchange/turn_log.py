@@ -90,7 +90,6 @@ class TurnLog:
         Args:
             source: Sender of the turns, a name for each life of a process.
             first: Number of turns that the source sent before these.
-            batch: The turns.
 
         Returns:
             Number of new turns.

@@ -28,7 +28,6 @@ from turntree.spec_tree.kernels.layout import (
     START,
     TAIL,
     TASK_KEY,
-    ContextLog,
     DraftLimits,
     DraftNodes,
     DraftSources,
@@ -72,13 +71,9 @@ def draft(
     Args:
         slots: Rows of ``live``, shape (rows,).
         room: Depth at most of each row, shape (rows,).
-        limits: What else the caller allows.
         live: The live turns, of type ``LIVE_TURN``.
-        sources: What drafts are copied from.
-        weights: The model.
         work: Room to work in, a ``SCRATCH``, shape (1,).
         out: One row's nodes after the other's, filled; room for ``rows * limits.budget`` from ``start`` on.
-        start: Where they begin.
         counts: Nodes of each row, filled, shape (rows,).
 
     Returns:
@@ -105,8 +100,7 @@ def move_on(
     sampled: NDArray[np.int32],
     offsets: NDArray[np.int64],
     live: NDArray[np.void],
-    log: TokenLog,
-    contexts: ContextLog,
+    sources: DraftSources,
     weights: Weights,
     head: NDArray[np.int64],
 ) -> int:
@@ -120,22 +114,20 @@ def move_on(
         new = sampled[offsets[b] : offsets[b + 1]]
         if len(new) == 0:
             continue
-        total += extend(turn, new, log, contexts, weights[0], head)
+        total += extend(turn, new, sources, weights[0], head)
     return total
 
 
 @kept_part()
-def extend(
-    turn: Any, new: NDArray[np.int32], log: TokenLog, contexts: ContextLog, weights: Any, head: NDArray[np.int64]
-) -> int:
+def extend(turn: Any, new: NDArray[np.int32], sources: DraftSources, weights: Any, head: NDArray[np.int64]) -> int:
     """Append ``new``, which is not empty, to one turn and learn from it, as ``move_on``."""
     total = accepted(turn, new)
-    learn_places(turn, new, log, contexts, weights)
+    learn_places(turn, new, sources.log, sources.contexts, weights)
     learn_nodes(turn, new, weights)
     turn.place_count, turn.node_count, turn.drafted = 0, 0, 0
     _remember(turn, new)
     if turn.turn > 0:
-        _append(turn, new, log, head)
+        _append(turn, new, sources.log, head)
     return total
 
 

@@ -194,10 +194,6 @@ def walk(
         turn: A ``LIVE_TURN``; below the root with the path to the node behind its tail.
         level: Tokens between the newest token of the turn and the node; 0 for the root.
         followed: First of the places that are followed at the node already, by the lists in ``work``; -1 for none.
-        count: Places in use.
-        link: The kind of links, a row of ``TokenLog.links``.
-        newest: The newest position.
-        sources: Where places are looked up.
         work: A ``SCRATCH``.
 
     Returns:

@@ -261,13 +261,8 @@ def grow(
 
     Args:
         turn: A ``LIVE_TURN`` with its places; its nodes are filled.
-        room: Depth at most.
-        limits: What else the caller allows.
-        sources: Where the places lie.
         weights: The model, a ``WEIGHTS``.
         work: Room to work in, a ``SCRATCH``.
-        start: Where the outputs are filled from.
-        out: The draft's nodes, filled.
 
     Returns:
         How many were handed out.

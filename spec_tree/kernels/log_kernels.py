@@ -37,9 +37,7 @@ def _write_turn(
         start: A multiple of ``GRANULE``.
         stop: The same; at least two positions more than the turn has tokens.
         sampled: The turn so far.
-        turn: Its slot.
         keys: Exact, tools, task, environment.
-        log: To write into.
     """
     claim(start, stop, turn, log)
     log.tokens[start + len(sampled) + 1] = END
@@ -54,14 +52,13 @@ def _write_turn(
 def write_turns(
     bounds: NDArray[np.int64],
     sampled: NDArray[np.int32],
-    begins: NDArray[np.int64],
-    lengths: NDArray[np.int64],
+    spans: NDArray[np.int64],
     slots: NDArray[np.int64],
     keys: NDArray[np.uint64],
     log: TokenLog,
     turns: TurnKeys,
 ) -> None:
-    """Write ``lengths[i]`` tokens of ``sampled`` from ``begins[i]`` on into ``bounds[i]:bounds[i + 1]``, for all turns.
+    """Write the tokens ``spans[i]`` of ``sampled``, from one place to another, into ``bounds[i]:bounds[i + 1]``.
 
     ``keys`` of shape (turns, 4) are those of ``slots``.
     """
@@ -69,7 +66,7 @@ def write_turns(
         slot, key = slots[i], keys[i]
         for j in range(4):
             turns[slot, j] = key[j]
-        _write_turn(bounds[i], bounds[i + 1], sampled[begins[i] : begins[i] + lengths[i]], slot, key, log)
+        _write_turn(bounds[i], bounds[i + 1], sampled[spans[i, 0] : spans[i, 1]], slot, key, log)
 
 
 @kernel

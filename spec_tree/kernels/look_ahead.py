@@ -48,8 +48,6 @@ def look_ahead(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, tu
         rows: Of ``live``.
         first: The first; fewer than ``TOGETHER`` may be left.
         live: Of type ``LIVE_TURN``.
-        log: Of the store.
-        turns: Of the store.
         work: A ``SCRATCH``; ``newest_links`` is filled, shape (TOGETHER, LINKS).
     """
     count = min(len(rows) - first, TOGETHER)

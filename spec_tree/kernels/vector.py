@@ -19,11 +19,9 @@ def _network(typing: Any, inputs: Any, inner: Any, bias: Any, outer: Any) -> Any
     """``sum_i outer[i] * max(0, bias[i] + sum_j inputs[j] * inner[j, i])``.
 
     Args:
-        typing: numba's.
         inputs: float32, contiguous, shape (INPUTS,).
         inner: float32, contiguous, shape (INPUTS, HIDDEN).
         bias: float32, contiguous, shape (HIDDEN,).
-        outer: The same.
     """
     if not all(
         isinstance(array, types.Array) and array.dtype == types.float32 for array in (inputs, inner, bias, outer)

@@ -52,9 +52,6 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: A
     It is one function because the compiler adds in another order where it is split, which changes the last bits.
 
     Args:
-        current: The parent.
-        first: Its first child.
-        nodes: Behind its last child.
         turn: A ``LIVE_TURN``; votes, probabilities and hashes of the children are filled.
         weights: The model, a ``WEIGHTS``.
         work: A ``SCRATCH`` with the votes for the children; their inputs are filled.

@@ -78,7 +78,6 @@ class Ticket(NamedTuple):
     number: int
     """Number of the turn in the ledger."""
     turn: StoredTurn
-    """The turn."""
     level: Level
     """Exactness of a replay by an exact rule: C if the policy was trained on the turn, else B."""
 
@@ -181,7 +180,6 @@ class Ledger:
 
         Args:
             key: The exact state and all else that the distribution depends on, such as the sampler's transforms.
-            turn: The sampled turn.
             rank: A random number, at least 0; must not depend on the turn's tokens. If there is no room for
                 all turns of a step those with the highest ranks stay. A second turn of the same key, step and rank
                 is the same draw, sampled again, and is not stored.
@@ -207,7 +205,6 @@ class Ledger:
         """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
 
         Args:
-            key: As in ``add``.
             pick: A random number that chooses among equals; must not depend on the turns' tokens.
         """
         with self._lock:

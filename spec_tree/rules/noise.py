@@ -123,7 +123,6 @@ def shifted_seed(seed: int, by: int) -> int:
 
     Args:
         seed: Any integer, taken modulo 2**64.
-        by: Positions.
 
     Returns:
         In [0, 2**64).

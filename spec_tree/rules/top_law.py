@@ -97,7 +97,6 @@ def kept_mass(p: Floats, q: Floats, k: int) -> Floats:
     Args:
         p: The policy's current distribution, shape (..., vocabulary).
         q: The distribution that the token was drawn from, shape (..., vocabulary).
-        k: Number of tokens of q that are known.
     """
     least = -np.sort(-q, axis=-1, kind="stable")[..., : max(k, 1)][..., -1:]
     kept: Floats = np.where((q >= least) & (k > 0), np.minimum(p, q), 0.0).sum(-1)

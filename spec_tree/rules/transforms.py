@@ -87,7 +87,6 @@ def distribution(
 
     Args:
         logits: Shape (..., vocabulary).
-        transforms: The request's.
         prompt: Counts of the tokens of the prompt, broadcast against ``logits``; ``None`` for no prompt.
         output: Counts of the tokens sampled since, those on the draft's path included, broadcast against
             ``logits``; ``None`` at the first token.

@@ -67,8 +67,6 @@ def sample_then_match(draft: DraftBatch, draw: Draw, room: Ints, stops: Callable
     a point-mass draft, Leviathan et al., arXiv 2211.17192, section 2.3 with q = 1; SRT, arXiv 2601.09083).
 
     Args:
-        draft: One tree a row.
-        draw: Draws from the policy.
         room: Tokens that each row may still emit, at least 1, shape (rows,).
         stops: ``stops(rows, tokens)``: which of the tokens end their row, as booleans.
     """
@@ -175,7 +173,6 @@ def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
     Args:
         p: Shape (..., vocabulary).
         q: At most the distribution that the draft was drawn from, or 0; shape (..., vocabulary).
-        lenience: As in ``ratio_accept``.
 
     Returns:
         Shape (..., vocabulary); p itself where nothing is ever rejected.
@@ -191,8 +188,6 @@ def behaviour(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
 
     Args:
         p: Shape (..., vocabulary).
-        q: As in ``residual``.
-        lenience: As in ``ratio_accept``.
     """
     kept = np.minimum(q, lenience * p)
     emitted: Floats = kept + (1 - kept.sum(-1, keepdims=True)) * residual(p, q, lenience)
@@ -231,7 +226,6 @@ def ratio_chain(
         drafted: Shape (tokens,).
         coins: Uniform in (0, 1), fresh, shape (tokens,).
         draw: Draws a token from a distribution of shape (vocabulary,).
-        lenience: As in ``ratio_accept``.
     """
     length = len(drafted)
     at = np.arange(length)

@@ -145,10 +145,7 @@ def read(
         tokens: With ``ends``, each request's prompt and tokens, else its new tokens, -1 after the last, shape
             (rows, any).
         ends: Tokens of each request, 0 where it sampled nothing, shape (rows,); empty where ``tokens`` are new.
-        step: Its number.
         waiting: Slots in ``Chains.waiting``.
-        chains: The turns.
-        out: Filled.
 
     Returns:
         The fields of ``Read``.
@@ -234,7 +231,7 @@ class Space(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """Where ``go_on`` writes drafts."""
+    """Where ``go_on`` writes drafts, and how many it may."""
 
     drafts: NDArray[np.int32]
     """Tokens of each request's draft, -1 after the last, shape (rows, any)."""
@@ -242,6 +239,12 @@ class Proposals(NamedTuple):
     """How many, shape (rows,)."""
     widths: NDArray[np.int32]
     """How many at most, shape (rows,); empty where the longest draft bounds all alike."""
+    guessed: int
+    """Most tokens of callers' guesses of all requests together."""
+    most: int
+    """Most tokens of the store's drafts of all requests together, the most probable ones."""
+    nodes: DraftNodes
+    """Room for the longest draft of each request."""
     space: Space
     """Room to work in."""
 
@@ -257,8 +260,6 @@ def go_on(
     due: NDArray[np.int32],
     slots: NDArray[np.int32],
     step: int,
-    guessed: int,
-    most: int,
     limits: DraftLimits,
     chains: Chains,
     turns: NDArray[np.void],
@@ -266,7 +267,6 @@ def go_on(
     weights: Weights,
     head: NDArray[np.int64],
     work: NDArray[np.void],
-    nodes: DraftNodes,
     out: Proposals,
     share: NDArray[np.int64],
 ) -> tuple[int, int]:
@@ -275,17 +275,9 @@ def go_on(
     Args:
         due: Slots, shape (any,); the log from ``head[0]`` on is free for their tokens and a piece more for each.
         slots: Slot of each request of the step, -1 for one without, shape (rows,).
-        step: Its number.
-        guessed: Most tokens of callers' guesses of all turns together.
-        most: Most tokens of the store's drafts, the most probable ones.
-        limits: Of the store's drafts.
-        chains: The turns.
         turns: Those of the store, of type ``LIVE_TURN``.
-        sources: What drafts are copied from.
-        weights: The model.
         head: Where the log is written next.
         work: Room to work in, a ``SCRATCH``, shape (1,).
-        nodes: Room for ``rows * limits.budget`` nodes.
         out: Filled; a row without a draft as well.
         share: Zeros, shape (3,), by which ``help_out`` takes a part.
 
@@ -297,23 +289,23 @@ def go_on(
         turn = chains.records[due[i]]
         if turn.held:
             new = chains.held[due[i], : turn.held]
-            accepted += extend(turns[turn.row], new, sources.log, sources.contexts, weights[0], head)
+            accepted += extend(turns[turn.row], new, sources, weights[0], head)
             turn.held = 0
-    count = _propose_guesses(slots, step, guessed, limits.budget, chains, out)
+    count, most = _propose_guesses(slots, step, limits.budget, chains, out), out.most
     if most <= 0 or count == 0:
         add(share, int64(COUNT), int64(-1))
         return accepted, int64(0)
     add(share, int64(COUNT), count)
-    _draft_parts(share, count, limits, turns, sources, weights, work, nodes, out.space)
+    _draft_parts(share, limits, turns, sources, weights, work, out)
     while add(share, int64(DONE), int64(0)) * PART < count:
         pass
     drafted: int = int64(0)
     for c in range(count):
         drafted += out.space.nodes[c]
     if drafted > most:
-        _keep_most_probable(most, drafted, count, limits.budget, turns, nodes.paths, out.space)
+        _keep_most_probable(most, drafted, count, limits.budget, turns, out.nodes.paths, out.space)
         drafted = most
-    _write(count, limits.budget, slots, chains, turns, nodes, out)
+    _write(count, limits.budget, slots, chains, turns, out)
     return accepted, drafted
 
 
@@ -325,8 +317,7 @@ def help_out(
     sources: DraftSources,
     weights: Weights,
     work: NDArray[np.void],
-    nodes: DraftNodes,
-    space: Space,
+    out: Proposals,
 ) -> None:
     """Draft a part of what ``go_on`` with the same ``share`` drafts, on another thread, with ``work`` of its own.
 
@@ -336,22 +327,21 @@ def help_out(
     while count == 0:
         count = add(share, int64(COUNT), int64(0))
     if count > 0:
-        _draft_parts(share, count, limits, turns, sources, weights, work, nodes, space)
+        _draft_parts(share, limits, turns, sources, weights, work, out)
 
 
 @part
 def _draft_parts(
     share: NDArray[np.int64],
-    count: int,
     limits: DraftLimits,
     turns: NDArray[np.void],
     sources: DraftSources,
     weights: Weights,
     work: NDArray[np.void],
-    nodes: DraftNodes,
-    space: Space,
+    out: Proposals,
 ) -> None:
     """Draft for ``PART`` turns after others, until none is left that no thread took."""
+    count, space = add(share, int64(COUNT), int64(0)), out.space
     work[0].again = AGAIN_VOTERS if count <= FEW_ROWS else -1
     first: int = add(share, int64(NEXT), int64(1)) * PART
     while first < count:
@@ -359,17 +349,15 @@ def _draft_parts(
         own = space.nodes[first : first + PART]
         last = min(first + PART, count) - first
         at = first * limits.budget
-        draft(live[:last], room[:last], limits, turns, sources, weights, work, nodes, at, own[:last])
+        draft(live[:last], room[:last], limits, turns, sources, weights, work, out.nodes, at, own[:last])
         add(share, int64(DONE), int64(1))
         first = add(share, int64(NEXT), int64(1)) * PART
 
 
 @part
-def _propose_guesses(
-    slots: NDArray[np.int32], step: int, left: int, longest: int, chains: Chains, out: Proposals
-) -> int:
+def _propose_guesses(slots: NDArray[np.int32], step: int, longest: int, chains: Chains, out: Proposals) -> int:
     """Propose the guesses of callers; returns how many turns the store may draft for, listed in ``out``."""
-    count = int64(0)
+    count, left = int64(0), out.guessed
     for b in range(len(slots)):
         slot = int64(slots[b])
         out.counts[b] = 0
@@ -464,11 +452,10 @@ def _write(
     slots: NDArray[np.int32],
     chains: Chains,
     turns: NDArray[np.void],
-    nodes: DraftNodes,
     out: Proposals,
 ) -> None:
     """Write the store's drafts, each up to its first stop token, with their estimates."""
-    start = int64(0)
+    start, nodes = int64(0), out.nodes
     for c in range(count):
         start = c * longest if c % PART == 0 else start
         b = out.space.places[c]

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.kernels import batch as kernels
-from turntree.spec_tree.kernels.layout import START, DraftLimits, DraftNodes, DraftSources, Weights
+from turntree.spec_tree.kernels.layout import START, DraftLimits, DraftSources, Weights
 from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
@@ -41,7 +41,7 @@ from turntree.spec_tree.store.live_table import (
     token_ids,
 )
 from turntree.spec_tree.store.prefix_tree import TreeNode
-from turntree.spec_tree.store.proposal import MOST_NODES, ROWS_OF_A_THREAD, own_work, pool, propose
+from turntree.spec_tree.store.proposal import MOST_NODES, ROWS_OF_A_THREAD, own_work, pool, propose, shortened
 from turntree.spec_tree.store.retention import RetentionPolicy
 from turntree.spec_tree.store.snapshot import Snapshot, read_past, read_snapshot, write_snapshot
 
@@ -91,6 +91,12 @@ class SpecForest:
         """The live turns; for checks and measurements only."""
         if self.config.past:
             self.rollouts.add_past(read_past(Path(self.config.past), self.config), self.live_table.turns)
+
+    @property
+    def sources(self) -> DraftSources:
+        """What drafts are copied from as it is now: the log may be replaced by a larger one."""
+        store = self.rollouts.store
+        return DraftSources(log=store.log, turns=store.keys, contexts=self.live_table.contexts.log)
 
     def begin(self, states: Sequence[DialogueState], contexts: Sequence[Tokens] | None = None) -> list[int]:
         """Start one turn at each state and return their handles.
@@ -168,22 +174,10 @@ class SpecForest:
         chain: bool,
         total_nodes: int | None = None,
     ) -> DraftBatch:
-        store = self.rollouts.store
-        return propose(
-            rows,
-            self.live_table.turns,
-            self.live_table.contexts.log,
-            store.log,
-            store.keys,
-            self.weights,
-            self._ends,
-            max_nodes=max_nodes,
-            room=room,
-            min_probability=min_probability,
-            chain=chain,
-            total_nodes=total_nodes,
-            threads=self._threads,
-        )
+        budget, live = max(0, min(max_nodes, MOST_NODES)), self.live_table.turns
+        limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=self._ends)
+        batch = propose(rows, room, limits, live, self.sources, self.weights, threads=self._threads)
+        return batch if total_nodes is None else shortened(batch, total_nodes, rows, live)
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Extend turns by the tokens that the policy sampled since the last call, and learn from them.
@@ -207,8 +201,7 @@ class SpecForest:
                     sampled,
                     offsets[begin : stop + 1],
                     live.records,
-                    self.rollouts.store.log,
-                    self.live_table.contexts.log,
+                    self.sources,
                     self.weights,
                     self.rollouts.store.head,
                 )
@@ -224,11 +217,7 @@ class SpecForest:
         slots: NDArray[np.int32],
         *,
         step: int,
-        guessed: int,
-        most: int,
         min_probability: float,
-        longest: int,
-        nodes: DraftNodes,
         out: Proposals,
     ) -> None:
         """Extend the turns of ``due`` by the tokens that they hold, then draft chains, in one call without the
@@ -240,26 +229,20 @@ class SpecForest:
             tokens: What they hold together.
             slots: Slot of each row that is drafted for, -1 for none, shape (rows,).
             step: Number of the step in which they sampled.
-            guessed: Most tokens of callers' guesses of all rows together.
-            most: Most tokens of the store's drafts, the most probable ones.
             min_probability: As of ``draft``.
-            longest: Greatest length of a draft.
-            nodes: Room for ``rows * longest`` nodes.
             out: Filled.
         """
+        longest = chains.estimates.shape[1]
         limits = DraftLimits(budget=longest, floor=float(min_probability), chain=True, ends=self._ends)
-        live, contexts = self.live_table.turns, self.live_table.contexts
+        live = self.live_table.turns
 
         def run(due: NDArray[np.int32], slots: NDArray[np.int32], threads: int) -> None:
-            store, share = self.rollouts.store, np.zeros(3, np.int64)
-            sources = DraftSources(log=store.log, turns=store.keys, contexts=contexts.log)
-            given, drafts = (live.records, sources, self.weights), (nodes, out)
+            head, share = self.rollouts.store.head, np.zeros(3, np.int64)
+            given = live.records, self.sources, self.weights
             for _ in range(threads - 1):
-                pool().submit(lambda: help_out(share, limits, *given, own_work(), nodes, out.space))
+                pool().submit(lambda: help_out(share, limits, *given, own_work(), out))
             try:
-                counts = go_on(
-                    due, slots, step, guessed, most, limits, chains, *given, store.head, own_work(), *drafts, share
-                )
+                counts = go_on(due, slots, step, limits, chains, *given, head, own_work(), out, share)
             finally:
                 share[COUNT] = share[COUNT] or -1  # so that nobody waits for a call that failed
             self._accepted += counts[0]
@@ -274,7 +257,7 @@ class SpecForest:
                     run(due[begin:stop], slots[:0], 1)
                     begin = stop
                 due = due[:0]
-            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if most > 0 else 1)
+            run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
     def sampled(self, handle: int) -> NDArray[np.int32]:

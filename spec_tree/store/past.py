@@ -31,11 +31,7 @@ _SOON, _OFTEN = 64, 1 << 14
 
 
 class Past:
-    """The turns of other runs in a log.
-
-    Args:
-        turns: In the log.
-    """
+    """The turns of other runs in a log."""
 
     def __init__(self, turns: Sequence[LogEntry] = ()) -> None:
         self.turns = list(turns)

@@ -16,16 +16,7 @@ from turntree.spec_tree.config import MOST_THREADS
 from turntree.spec_tree.draft import DraftBatch
 from turntree.spec_tree.kernels import batch as kernels
 from turntree.spec_tree.kernels.growth import AGAIN_VOTERS, FEW_ROWS, scratch
-from turntree.spec_tree.kernels.layout import (
-    ContextLog,
-    DraftLimits,
-    DraftNodes,
-    DraftSources,
-    LiveTurns,
-    TokenLog,
-    TurnKeys,
-    Weights,
-)
+from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources, LiveTurns, Weights
 
 MOST_NODES = 128
 """Nodes of one row at most."""
@@ -55,21 +46,15 @@ def pool() -> ThreadPoolExecutor:
 
 def propose(
     rows: NDArray[np.int64],
-    live: LiveTurns,
-    contexts: ContextLog,
-    log: TokenLog,
-    turns: TurnKeys,
-    weights: Weights,
-    ends: NDArray[np.int32],
-    *,
-    max_nodes: int,
     room: Sequence[int],
-    min_probability: float,
-    chain: bool,
-    total_nodes: int | None,
+    limits: DraftLimits,
+    live: LiveTurns,
+    sources: DraftSources,
+    weights: Weights,
+    *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live`` from a log and its keys; the arguments after ``ends`` as in ``SpecForest.draft``.
+    """Draft for ``rows`` of ``live``, each up to a depth of ``room``.
 
     Large batches are split among ``threads`` threads; the result does not depend on it.
 
@@ -78,7 +63,7 @@ def propose(
     """
     if len(room) != len(rows):
         raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
-    budget, count = max(0, min(max_nodes, MOST_NODES)), len(rows)
+    budget, count = limits.budget, len(rows)
     size = count * budget
     nodes = DraftNodes(
         tokens=np.empty(size, np.int32),
@@ -87,26 +72,15 @@ def propose(
         paths=np.empty(size, np.float32),
     )
     counts = np.empty(count, np.int64)
-    limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=ends)
-    sources = DraftSources(log=log, turns=turns, contexts=contexts)
     deepest = np.asarray(room, np.int64) if budget else np.zeros(count, np.int64)
     again = AGAIN_VOTERS if count <= FEW_ROWS else -1
 
     def part(start: int, stop: int) -> slice:
         """Draft for these rows; returns where their nodes are."""
-        work, first = own_work(), start * budget
+        own, work, first = slice(start, stop), own_work(), start * budget
         work["again"] = again
         drafted = kernels.draft(
-            rows[start:stop],
-            deepest[start:stop],
-            limits,
-            live.records,
-            sources,
-            weights,
-            work,
-            nodes,
-            first,
-            counts[start:stop],
+            rows[own], deepest[own], limits, live.records, sources, weights, work, nodes, first, counts[own]
         )
         return slice(first, first + drafted)
 
@@ -118,24 +92,28 @@ def propose(
         others = [pool().submit(part, *edge) for edge in pairwise(edges[:-1])]
         last = part(*edges[-2:])
         places = [*(other.result() for other in others), last]
-    drafts = [_joined(array, places) for array in nodes]
+    tokens, parents, depths, paths = (_joined(array, places) for array in nodes)
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
-    if total_nodes is not None and offsets[-1] > total_nodes:
-        kept = _most_probable(drafts[3], max(total_nodes, 0))
-        drafts = [array[kept] for array in drafts]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[offsets]
-        live.drafted[rows] = np.diff(offsets)
-    tokens, parents, depths, paths = drafts
     return DraftBatch(tokens=tokens, parents=parents, depths=depths, probabilities=paths, offsets=offsets)
+
+
+def shortened(batch: DraftBatch, total: int, rows: NDArray[np.int64], live: LiveTurns) -> DraftBatch:
+    """The ``total`` most probable nodes of a draft for ``rows``; ties leave parents before children."""
+    if len(batch.tokens) <= total:
+        return batch
+    kept = np.zeros(len(batch.tokens), bool)
+    kept[np.argsort(-batch.probabilities, kind="stable")[: max(total, 0)]] = True
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])[batch.offsets]
+    live.drafted[rows] = np.diff(offsets)
+    return DraftBatch(
+        tokens=batch.tokens[kept],
+        parents=batch.parents[kept],
+        depths=batch.depths[kept],
+        probabilities=batch.probabilities[kept],
+        offsets=offsets,
+    )
 
 
 def _joined(array: NDArray[Any], places: Sequence[slice]) -> NDArray[Any]:
     return array[places[0]] if len(places) == 1 else np.concatenate([array[place] for place in places])
-
-
-def _most_probable(paths: NDArray[np.float32], total: int) -> NDArray[np.bool_]:
-    """Which nodes are the ``total`` most probable of the batch; ties leave parents before children."""
-    kept = np.zeros(len(paths), bool)
-    kept[np.argsort(-paths, kind="stable")[:total]] = True
-    return kept

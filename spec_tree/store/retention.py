@@ -35,7 +35,6 @@ class _State:
     exact: int
     """The first of its keys."""
     keys: NDArray[np.uint64]
-    """Its ladder."""
     visited: int = 0
     """Time when a turn last began or was added."""
     live: int = 0

@@ -58,11 +58,8 @@ class Snapshot(NamedTuple):
     """The saved parts of a forest."""
 
     config: ForestConfig
-    """Its settings."""
     held: Holdings
-    """Its finished turns."""
     weights: Weights
-    """Its learnt weights."""
     counters: NDArray[np.int64]
     """Nodes drafted, nodes accepted, tokens committed, shape (3,)."""
 
@@ -99,7 +96,6 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
     """The snapshot that ``write_snapshot`` wrote to ``path``.
 
     Args:
-        path: The file.
         own: Settings to have instead of the saved ones.
 
     Raises:
@@ -133,7 +129,6 @@ def read_past(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], N
     Args:
         path: The file, or a folder: of the stores named ``forest.npz`` anywhere in it, as a run's checkpoints have
             them, those of the last step; else of all files in it that end in ``.npz``.
-        own: Settings of the store that gets them.
 
     Returns:
         The turns, the oldest of each file first. Replicas share turns: of what several files have, one is given.

@@ -93,7 +93,6 @@ class TurnStore:
         """Free so many positions from the head on.
 
         Args:
-            positions: Number of positions, at most half the capacity.
             evict: Called with each turn in the way after it has been read; it must ``drop`` it.
         """
         positions = granules(positions)
@@ -120,18 +119,15 @@ class TurnStore:
         """Write a turn at the head, where room was made for it and two more granules.
 
         Args:
-            sampled: Its tokens.
             keys: Its keys, shape (4,).
-            live: Row of ``turns`` if it is live.
-            turns: The live turns, if it is live.
         """
         start = int(self.head[0])
         stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))
         (slot,) = self._slots(1)
         turn = LogEntry(slot=slot, start=start, keys=keys, tokens=len(sampled), live=live)
         self._turns[slot] = turn
-        one = np.array([len(sampled)]), np.array([slot]), keys[None]
-        write_turns(np.array([start, stop]), sampled, np.zeros(1, np.int64), *one, self.log, self.keys)
+        one = np.array([[0, len(sampled)]]), np.array([slot]), keys[None]
+        write_turns(np.array([start, stop]), sampled, *one, self.log, self.keys)
         self.head[0] = stop
         if turns is not None and live >= 0:
             turns.turn[live] = slot
@@ -145,7 +141,6 @@ class TurnStore:
         Args:
             keys: Keys of each turn, shape (4,).
             rows: Its row of ``turns``, whose keys are the same, shape (turns,).
-            turns: The live turns.
         """
         head, slots = int(self.head[0]), self._slots(len(keys))
         open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
@@ -165,7 +160,6 @@ class TurnStore:
         """Write finished turns at the head, where room was made for all of them.
 
         Args:
-            sampled: Tokens.
             begins: First token of each turn in ``sampled``, shape (turns,).
             lengths: Number of its tokens, shape (turns,).
             keys: Its keys, shape (4,) each.
@@ -173,7 +167,8 @@ class TurnStore:
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         ladders = np.concatenate(keys).reshape(-1, 4)
-        write_turns(bounds, sampled, begins, lengths, np.array(slots), ladders, self.log, self.keys)
+        spans = np.stack([begins, begins + lengths], axis=1)
+        write_turns(bounds, sampled, spans, np.array(slots), ladders, self.log, self.keys)
         self.head[0] = bounds[-1]
         turns = list(map(LogEntry, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
         for slot, turn in zip(slots, turns, strict=True):

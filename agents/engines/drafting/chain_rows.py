@@ -22,7 +22,7 @@ from turntree.agents.engines.drafting.session import HELD_STEPS
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.budget.draft_budget import Allowance
 from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes, DraftSources
+from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes
 from turntree.spec_tree.store.chains import CHAIN, Chains, Proposals, Read, Space, Verdicts, help_out, read
 from turntree.spec_tree.store.proposal import own_work
 
@@ -35,7 +35,6 @@ class ChainTurn:
     """A turn that begins."""
 
     state: DialogueState
-    """Its dialogue state."""
     prompt: Sequence[int]
     """Token ids of its prompt."""
     most: int
@@ -87,8 +86,6 @@ class ChainRows:
         """Start without turns.
 
         Args:
-            forest: The store.
-            longest: Greatest length of a draft.
             shared: Exchange with other engines' stores, which is given the turns that end.
         """
         self._forest = forest
@@ -188,7 +185,6 @@ class ChainRows:
         """``read`` of several steps without drafts at once, in each of which every turn sampled one token.
 
         Args:
-            slots: As of ``read``.
             tokens: Shape (rows, steps).
         """
         known, records = slots[slots >= 0], self._chains.records
@@ -212,7 +208,6 @@ class ChainRows:
         While nothing is drafted the store gets the tokens of some steps at once.
 
         Args:
-            slots: As of ``read``.
             drafts: Filled, -1 after the last token, shape (rows, at least the greatest length of a draft).
             counts: Their lengths, filled, shape (rows,).
             allowed: Limits of the store's drafts; ``None`` proposes nothing, no guess either.
@@ -234,10 +229,9 @@ class ChainRows:
             self._finish(self._ended.tolist(), keep=True)
         due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
         guessed = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
-        limits = (allowed.min_probability, allowed.nodes) if allowed is not None and asks else (1.0, 0)
-        self._advance(
-            due, slots, limits, guessed, Proposals(drafts, counts, _NO_ENDS if widths is None else widths, self._space)
-        )
+        least, nodes = allowed if allowed is not None and asks else (1.0, 0)
+        widest = _NO_ENDS if widths is None else widths
+        self._advance(due, slots, least, Proposals(drafts, counts, widest, guessed, nodes, self._nodes, self._space))
         self._asked = self._live if allowed is not None else 0
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
@@ -261,7 +255,6 @@ class ChainRows:
         """Let turns go, whose slots may be given again. Those that are not over end here.
 
         Args:
-            slots: Their slots.
             keep: Whether the tokens of those that are not over may draft others.
         """
         self._register()
@@ -294,29 +287,14 @@ class ChainRows:
 
     def _tell(self, due: NDArray[np.int32]) -> None:
         """Pass the tokens of some slots on to the store, and draft nothing."""
-        self._advance(due, _NO_ENDS, (1.0, 0), 0, Proposals(self._none, _NO_ENDS, _NO_ENDS, self._space))
+        self._advance(due, _NO_ENDS, 1.0, Proposals(self._none, _NO_ENDS, _NO_ENDS, 0, 0, self._nodes, self._space))
 
-    def _advance(
-        self, due: NDArray[np.int32], slots: NDArray[np.int32], limits: tuple[float, int], guessed: int, out: Proposals
-    ) -> None:
-        """Commit the tokens of the turns ``due`` and draft, under a least probability and a number of nodes."""
-        least, nodes = limits
+    def _advance(self, due: NDArray[np.int32], slots: NDArray[np.int32], least: float, out: Proposals) -> None:
+        """Commit the tokens of the turns ``due`` and draft, under a least probability."""
         held = self._chains.records["held"]
         all_ = len(due) == self._waiting
         tokens = self._held if all_ else int(held[due].sum())
-        self._forest.advance(
-            self._chains,
-            due,
-            tokens,
-            slots,
-            step=self._step,
-            guessed=guessed,
-            most=nodes,
-            min_probability=least,
-            longest=self._longest,
-            nodes=self._nodes,
-            out=out,
-        )
+        self._forest.advance(self._chains, due, tokens, slots, step=self._step, min_probability=least, out=out)
         waiting = self._chains.waiting[: self._waiting]
         left = waiting[held[waiting] > 0] if len(due) and not all_ else waiting[: 0 if all_ else self._waiting]
         self._waiting, self._held = len(left), self._held - tokens
@@ -385,11 +363,14 @@ def warm_up() -> None:
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
     rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
-    limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
-    store, turns = forest.rollouts.store, forest.live_table
-    sources = DraftSources(log=store.log, turns=store.keys, contexts=turns.contexts.log)
+    limits, turns, sources = (
+        DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS),
+        forest.live_table,
+        forest.sources,
+    )
     nothing = np.full(3, -1, np.int64)
-    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), rows._nodes, rows._space)
+    out = Proposals(one, one[0], _NO_ENDS, 0, 0, rows._nodes, rows._space)
+    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), out)
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:

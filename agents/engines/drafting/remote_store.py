@@ -19,10 +19,8 @@ def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_ran
     """Do what a call asks. All ranks hold the same turns: the first one writes.
 
     Args:
-        forest: The store.
         method: ``insert``, ``save`` or ``restore``.
         args: JSON values: states of ``state_wire.to_wire`` and the token ids of their turns, or a path.
-        first_rank: Whether this is the first rank.
 
     Raises:
         ValueError: If there is no such method, or a state cannot be read.

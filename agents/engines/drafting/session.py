@@ -99,7 +99,6 @@ class DraftingSession:
 
         Args:
             turns: Turns without a handle.
-            states: Dialogue state of each.
             prompts: Token ids of each turn's prompt.
         """
         if self.forest is None or not turns:
@@ -150,7 +149,6 @@ class DraftingSession:
 
         Args:
             turns: Begun turns, shape (rows,).
-            min_probability: As of ``draft``.
         """
         if self.forest is None or not turns:
             return DraftBatch.empty(len(turns))
@@ -222,7 +220,6 @@ class DraftingSession:
         """Count the time since the last call as a step of the engine, with the waits for drafts in it.
 
         Args:
-            now: As ``timed`` gives it.
             went_on: Whether a turn was live all that time; else the engine may have had nothing to do.
         """
         if went_on:

@@ -22,8 +22,6 @@ def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int
 
     Args:
         given: The setting; ``None`` is the default: on an accelerator what ``VERIFIED`` leaves, on the CPU no bound.
-        rows: Requests of the step.
-        device: Type of the engine's device.
         most: What the engine's other limits allow.
 
     >>> most_drafted(None, 256, device="cuda", most=2304), most_drafted(None, 16, device="cuda", most=128)

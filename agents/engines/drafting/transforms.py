@@ -73,7 +73,6 @@ def transform(logits: Tensor, transforms: Transforms) -> Tensor:
 
     Args:
         logits: After penalties, float32 or float64, shape (rows, vocabulary).
-        transforms: Sampling parameters of the rows.
     """
     scaled = tempered(logits, transforms)
     if transforms.floors:

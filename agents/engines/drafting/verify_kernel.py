@@ -177,9 +177,7 @@ def draw_rows(
             its sequence; bits of the temperature in float64. Shape (3, requests).
         positions: Position in its sequence of each token of the pass, int64, shape (tokens,).
         indices: Of the tokens whose logits these are, in ``positions``, less ``shift``, shape (rows,).
-        shift: See ``indices``.
         ends: End of each request's rows, shape (requests,); ``None`` where each has one.
-        width: Most rows of a request.
 
     Returns:
         int32, shape (3, rows): the tokens, the bits of their log-probabilities in float32, and for greedy requests the
@@ -225,7 +223,6 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
         found: As ``draw_rows`` returns it, shape (3, rows).
         drafts: The requests' drafted tokens one after the other, shape (rows - requests,).
         ends: End of each request's rows, one more than it has drafted tokens, shape (requests,).
-        width: Most rows of a request.
 
     Returns:
         int32, shape (3, requests, width): as ``found``; behind a request's last token -1, and 0 in the other planes.

@@ -30,7 +30,6 @@ def leaders_first(
     Args:
         waiting: States of the waiting requests in the order of their arrival.
         running: States of the requests that are live.
-        known: States at which a turn has finished.
 
     Returns:
         Indices of ``waiting``: requests at known states and one of each other state without a running request,
@@ -67,7 +66,6 @@ def to_preempt(live: Sequence[Request], *, missing: int) -> list[Request]:
     """The precomputed requests that give up their slots, those with the fewest sampled tokens first.
 
     Args:
-        live: Requests that hold slots.
         missing: Slots that requests needed now lack.
     """
     ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)

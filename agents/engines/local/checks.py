@@ -24,10 +24,8 @@ def checked(
 
     Args:
         prompt_ids: Token ids, shape (prompt,).
-        sampling: Sampling parameters.
         token_ids: Shape (tokens,).
         name: Name of ``token_ids`` in messages.
-        vocabulary: Size of the model's vocabulary.
 
     Raises:
         ValueError: If the prompt is empty, a token is unknown, or more tokens are requested than there are.

@@ -67,7 +67,6 @@ class Drafter:
         """Drafts for the requests of a step.
 
         Args:
-            rows: The requests.
             ready: Requests that draw in this step; the others still process their prompts, shape (rows,).
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]

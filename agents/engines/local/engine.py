@@ -56,7 +56,6 @@ class LocalEngine:
 
         Args:
             model: A ``transformers`` causal language model, taken over by the engine.
-            config: Settings.
             forest: The store that drafts, or the settings of one that is created if ``config`` enables speculation;
                 a created store also knows the model's own end tokens.
 

@@ -39,8 +39,6 @@ class NodeDistributions:
     """Distributions at the rows and nodes of a step, in the layout of ``spec_tree.rules.verify.root``.
 
     Args:
-        rows: The requests.
-        draft: One tree per row.
         logits: The model's output, shape (rows + nodes, vocabulary).
     """
 

@@ -57,7 +57,6 @@ class PrefixIndex:
         blocks. Prefixes shorter than a block are not found.
 
         Args:
-            prompt: Token ids.
             free: Slots that may be continued in place: one whose tokens are all a prefix of the prompt is preferred to
                 another that shares less than a block more.
             candidates: Most slots of a chain that are compared.

@@ -62,7 +62,6 @@ class Request(DraftTurn):
     prompt: list[int]
     """Token ids, shape (prompt,)."""
     sampling: Sampling
-    """Sampling parameters."""
     state: DialogueState
     """Dialogue state, the key of the store."""
     seed: int

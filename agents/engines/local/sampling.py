@@ -29,7 +29,6 @@ def emit(
     """Draw the tokens of a step and append them to their requests.
 
     Args:
-        rows: Requests that draw.
         draft: One tree per row.
         guessed: Number of leading nodes of each row that are the caller's guess, shape (rows,).
         room: Tokens that each may still sample, at least 1, shape (rows,).

@@ -24,8 +24,6 @@ class WaitQueue:
     """Requests without a slot.
 
     Args:
-        config: Settings of the engine.
-        pool: Allocates the slots.
         forest: Knows at which states turns have finished, for leader-first admission.
     """
 

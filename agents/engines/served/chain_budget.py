@@ -20,14 +20,7 @@ class ChainBudget:
     """Bounds the drafts of each step and learns their gain."""
 
     def __init__(self, settings: DraftSettings, deepest: int, most_tokens: int, *, device: str = "cpu") -> None:
-        """Start without observations.
-
-        Args:
-            settings: Settings of the drafter.
-            deepest: Greatest length of a draft.
-            most_tokens: Most tokens of a step of the engine.
-            device: Type of the engine's device.
-        """
+        """Start without observations."""
         self._settings = settings
         self._deepest = deepest
         self._most = most_tokens
@@ -55,7 +48,6 @@ class ChainBudget:
         """Learn from the step that just ended; call it before the next one is drafted.
 
         Args:
-            step: What came of it.
             began: When the drafter was called after it, on a monotonic clock, seconds.
             read: Prompt tokens processed in it, ``None`` if unknown.
         """

@@ -49,12 +49,7 @@ class ServedDrafter:
     """A store of drafts in an engine's process."""
 
     def __init__(self, forest: SpecForest, *, shared: SharedTurns | None = None) -> None:
-        """Draft from a store.
-
-        Args:
-            forest: The store.
-            shared: Its exchange with other engines' stores.
-        """
+        """Draft from a store."""
         self.forest = forest
         self._shared = shared
         self._session = DraftingSession(forest=forest)
@@ -87,10 +82,8 @@ def judged_turn(
     """The turn of a judged request if its pass ended it, else nothing: another request goes on.
 
     Args:
-        entries: Those of the request.
         tokens: Token ids of its prompt, the guess at its end.
         drawn: Those drawn at the guess's positions, and behind it where one was.
-        stops: Tokens that end a turn.
     """
     return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, judged_most(entries))
 

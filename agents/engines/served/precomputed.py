@@ -18,7 +18,6 @@ class PrecomputedRequests:
         """Begin without any.
 
         Args:
-            priorities: Whether the engine schedules by priority.
             setting: The argument with which it does, as a message names it.
         """
         self._priorities, self._setting = priorities, setting

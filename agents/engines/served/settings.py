@@ -39,7 +39,6 @@ class DraftSettings:
         """Read settings from plain data; ``forest`` is a mapping of ``ForestConfig``'s fields.
 
         Args:
-            values: The settings.
             where: Their place, for messages: ``of turntree's drafter``.
 
         Raises:

@@ -73,7 +73,6 @@ class ServedTurns(PrecomputedRequests, ABC):
         """The answer to one request; ``None`` if it was never begun.
 
         Args:
-            name: Id of the request.
             asked: As the dialect writes it.
         """
 

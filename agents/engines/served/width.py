@@ -96,8 +96,6 @@ class WidthChooser:
         """Learn from a step.
 
         Args:
-            rows: Number of requests.
-            width: Tokens of each.
             estimates: The store's path probability of each verified node, shape (nodes,).
             accepted: Whether the policy sampled it, shape (nodes,).
             seconds: Duration of the step; NaN if unknown.

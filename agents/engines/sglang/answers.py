@@ -28,7 +28,6 @@ def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int
 
     Args:
         answer: SGLang's answer, with log-probabilities.
-        sampling: Sampling parameters of the request.
         vocabulary: Size of the model's vocabulary; ``None`` if unknown.
     """
     info = answer["meta_info"]
@@ -65,8 +64,6 @@ def judged(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Complet
 
     Args:
         answer: SGLang's answer to ``SglangDialect.judging``.
-        count: Tokens of the guess.
-        sampling: Sampling parameters of the request.
     """
     info = answer["meta_info"]
     reason, cached = _reason(info, (), sampling), info.get("cached_tokens") or 0
@@ -96,7 +93,6 @@ def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
 
     Args:
         answer: SGLang's answer to ``SglangDialect.scoring`` of ``width`` most probable tokens.
-        count: Tokens that were scored.
         width: Most probable tokens at each position.
     """
     info = answer["meta_info"]
@@ -116,7 +112,6 @@ def draft_stats(info: Mapping[str, Any], tokens: int) -> DraftStats:
 
     Args:
         info: SGLang's ``meta_info``.
-        tokens: Sampled tokens.
     """
     drafted, accepted = info.get(DRAFTED), info.get(ACCEPTED)
     if drafted is None or accepted is None:

@@ -27,7 +27,6 @@ class SglangDialect:
     """The ``Dialect`` of SGLang: its arguments of a request, without the id.
 
     Args:
-        speculates: Whether the engine may verify drafts.
         vocabulary: Size of the model's vocabulary; ``None`` if unknown.
     """
 

@@ -44,7 +44,6 @@ class SglangEngine(ServedTurns):
 
     Args:
         model: Directory or Hugging Face id.
-        config: Settings.
 
     Raises:
         MissingExtra: If SGLang is not installed.

@@ -28,7 +28,6 @@ class SglangServer(ServedTurns):
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
     Args:
-        base_url: URL of the server.
         max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the server.
         vocabulary: Size of the model's vocabulary, to score other distributions than the model's at temperature 1.
         speculates: Whether the server may verify drafts; parameters that drafts do not support are then refused.

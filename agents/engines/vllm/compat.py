@@ -74,7 +74,6 @@ def draft_near_the_end(runner: Any, room: int) -> None:
     within the longest context by itself.
 
     Args:
-        runner: The model runner.
         room: Greatest length of a draft.
     """
     if hasattr(runner, "effective_drafter_max_model_len"):
@@ -86,7 +85,6 @@ def call_before_drafts_are_taken(runner: Any, ready: Callable[[], None]) -> None
     sampled tokens.
 
     Args:
-        runner: The model runner.
         ready: Returns once the drafts are made.
     """
     take = runner.take_draft_token_ids

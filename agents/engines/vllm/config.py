@@ -35,7 +35,6 @@ class VllmEngineConfig(ServedConfig):
 
         Args:
             model: Directory or Hugging Face id.
-            on_cpu: Whether vLLM runs on the CPU.
         """
         arguments: dict[str, Any] = {
             "model": model,

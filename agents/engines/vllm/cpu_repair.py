@@ -43,8 +43,6 @@ def expand_batch_to_tokens(
     Args:
         x: One value per request, shape (requests,).
         cu_num_tokens: Positions up to the end of each request, shape (requests,).
-        num_tokens: Positions in all.
-        replace_from: A value to replace.
         replace_to: What to put in its place.
 
     Returns:

@@ -37,11 +37,7 @@ class VllmRequest:
 
 
 class VllmDialect:
-    """The ``Dialect`` of vLLM.
-
-    Args:
-        speculates: Whether the engine verifies drafts.
-    """
+    """The ``Dialect`` of vLLM."""
 
     priority_setting: ClassVar[str] = "scheduling_policy=priority"
     spare: ClassVar[int] = 0
@@ -136,10 +132,6 @@ def parameters(sampling: Sampling, *, speculates: bool) -> dict[str, Any]:
 
     A turn ends only at ``stop_token_ids``, whatever the model's own end tokens are.
 
-    Args:
-        sampling: Sampling parameters.
-        speculates: Whether the engine verifies drafts.
-
     Raises:
         UnsupportedSampling: If vLLM would silently draw from another distribution, or refuse later.
     """
@@ -180,9 +172,6 @@ def completion(
 
     Args:
         token_ids: Sampled tokens, shape (tokens,).
-        readings: Log-probabilities at each of them.
-        finish_reason: vLLM's finish reason.
-        sampling: Sampling parameters of the request.
     """
     greedy = sampling.temperature == 0
     logprobs = tuple(readings.chosen.tolist())

@@ -102,10 +102,6 @@ class ForestDrafter(ServedDrafter):
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         """Take the model runner, which holds the requests; the plugin calls this.
 
-        Args:
-            runner: The model runner.
-            leads: See ``leads``.
-
         Raises:
             RuntimeError: If the build would draw drafted positions from another distribution than the policy's.
         """
@@ -150,7 +146,6 @@ class ForestDrafter(ServedDrafter):
             sampled_token_ids: New tokens of each request, none while it still processes its prompt.
             num_tokens_no_spec: Tokens of each request, shape (requests or more,).
             token_ids_cpu: The tokens, shape (requests or more, longest context).
-            slot_mappings: Not used.
         """
         if not self.leads:
             return [[] for _ in sampled_token_ids]

@@ -44,7 +44,6 @@ class VllmEngine(ServedTurns):
 
     Args:
         model: Directory or Hugging Face id.
-        config: Settings.
 
     Raises:
         MissingExtra: If vLLM is not installed.

@@ -29,10 +29,6 @@ _FINE, _IN_PIECES = 256, 512
 def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
     """vLLM's ``compilation_config`` with graphs up to the most tokens of a step with drafts.
 
-    Args:
-        rows: Most requests of a step.
-        longest: Greatest length of a draft.
-
     >>> sizes = graph_sizes(256, 8)["cudagraph_capture_sizes"]
     >>> len(sizes), sizes[:5], sizes[-2:]
     (79, [1, 2, 4, 8, 16], [2240, 2304])
@@ -61,7 +57,6 @@ class DraftGraphs:
 
         Args:
             runner: A ``GPUModelRunner`` of vLLM's V1 engine.
-            longest: Greatest length of a draft.
         """
         self._longest = longest
         self._dispatcher = runner.cudagraph_dispatcher

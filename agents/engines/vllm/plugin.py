@@ -45,11 +45,7 @@ def register() -> None:
 
 
 def prepare(runner: Any) -> None:
-    """Prepare a model runner for speculation and seeds.
-
-    Args:
-        runner: vLLM's new model runner.
-    """
+    """Prepare a model runner for speculation and seeds."""
     if runner.device.type == "cpu":
         cpu_repair.repair()
         cpu_repair.repair_reload(runner)

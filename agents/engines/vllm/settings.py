@@ -55,7 +55,6 @@ def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
 
     Args:
         additional_config: What it is without them; ``None`` for nothing.
-        forest: Settings of the store.
 
     Raises:
         ValueError: If it is no mapping, or as ``DrafterSettings.from_additional_config``.
@@ -75,11 +74,7 @@ def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
 
 
 def speculative_config(max_tokens: int = 8) -> dict[str, Any]:
-    """The value for vLLM's ``speculative_config`` for turntree's drafter.
-
-    Args:
-        max_tokens: Greatest length of a draft.
-    """
+    """The value for vLLM's ``speculative_config`` for turntree's drafter."""
     return {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": max_tokens}
 
 

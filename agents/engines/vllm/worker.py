@@ -76,7 +76,6 @@ async def ask_workers(llm: Any, method: str, args: Sequence[Any] = ()) -> list[A
     Args:
         llm: vLLM's ``AsyncLLM``.
         method: Name of a method of ``WorkerExtension``.
-        args: Its arguments.
     """
     client = llm.engine_core
     engines = getattr(client, "core_engines", ())
@@ -105,11 +104,7 @@ class TurnCounters:
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, name: str) -> DraftStats:
-        """The drafter's counters of a request; zeros if it is not turntree's.
-
-        Args:
-            name: The request's id.
-        """
+        """The drafter's counters of a request; zeros if it is not turntree's."""
         reply: asyncio.Future[DraftStats] = asyncio.get_running_loop().create_future()
         self._due[name] = reply
         if self._asking is None or self._asking.done():

@@ -42,9 +42,7 @@ class Strangers:
     one turn of the loop, and a client's request among them be still unread.
 
     Args:
-        loop: Of the server.
         most: Of all addresses; four times as many are never held.
-        most_of_one: Of one address.
     """
 
     def __init__(

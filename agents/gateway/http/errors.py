@@ -18,7 +18,6 @@ class ApiError(AgentError):
     """A request is refused.
 
     Args:
-        status: HTTP status.
         message: What was expected, what came, what to do.
         param: The field at fault, dots between its parts: ``messages.0.role``.
         code: A word for programs.
@@ -63,12 +62,7 @@ def broken(what: str) -> ApiError:
 
 
 def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
-    """The refusal of a body that pydantic did not accept; the first error counts.
-
-    Args:
-        errors: Pydantic's.
-        fields: Names of the fields that the body may have.
-    """
+    """The refusal of a body that pydantic did not accept; the first error counts."""
     error = next(iter(errors))
     param = ".".join(map(str, error["loc"])) or None
     if error["type"] == "extra_forbidden":

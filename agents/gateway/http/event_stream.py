@@ -46,9 +46,6 @@ class EventStream(Response):
     Args:
         events: JSON objects; closed when the client goes away.
         held: Closed at the end, whatever happened.
-        headers: Further headers.
-        gone: Called if the client goes away.
-        dialect: How they are written.
     """
 
     media_type = "text/event-stream"

@@ -14,9 +14,6 @@ def within(low: float, high: float, *, what: str = "a number", also: float | Non
     """The check of a field.
 
     Args:
-        low: The least value.
-        high: The greatest value.
-        what: What it is.
         also: A value outside the range that it may have.
     """
     other = "" if also is None else f"{also} or "

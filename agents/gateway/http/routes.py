@@ -40,7 +40,6 @@ class Routes:
     Args:
         settings: The key that requests must bring, and the names and origins that they may have.
         answered: Called with the path, the status and the seconds of each answer.
-        gone: Called where a client went away.
     """
 
     def __init__(
@@ -55,11 +54,7 @@ class Routes:
         """Add a path.
 
         Args:
-            name: The path, as Starlette has it.
-            handler: Answers its requests.
-            method: Of HTTP.
             open_to_all: Whether no key is asked for.
-            dialect: How refusals are written.
         """
 
         async def answer(request: Request) -> Response:

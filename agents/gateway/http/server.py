@@ -26,71 +26,66 @@ _HEAD_SECONDS = 5.0
 """Time in which the first request's head must have arrived whole."""
 
 
-def patient(seconds: float, strangers: Strangers) -> type[H11Protocol]:
-    """The protocol of a connection that is closed once the other side was silent, or took nothing, for ``seconds``.
+class _Patient(H11Protocol):
+    """The protocol of a connection that is closed once the other side was silent, or took nothing, for a time."""
 
-    Args:
-        seconds: The time; the head of the first request has ``_HEAD_SECONDS`` at most.
-        strangers: Of the server.
-    """
+    seconds: float
+    """The time; the head of the first request has ``_HEAD_SECONDS`` at most."""
+    strangers: Strangers
+    _waits: asyncio.TimerHandle | None = None
+    _blocked: asyncio.TimerHandle | None = None
 
-    class Patient(H11Protocol):
-        _waits: asyncio.TimerHandle | None = None
-        _blocked: asyncio.TimerHandle | None = None
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._blocked = None
+        self.strangers.add(self, str(self.client[0]) if self.client else "")
+        if len(self.connections) > MAX_CONNECTIONS and not self.strangers.give_way():
+            transport.abort()
+        self._await_head()
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        if self.scope.get(ADMITTED):  # type: ignore[typeddict-item]
+            self.strangers.remove(self)
+        super().on_response_complete()
+
+    def is_busy(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.strangers.remove(self)
+        for timer in (self._waits, self._blocked):
+            if timer is not None:
+                timer.cancel()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._blocked = self._blocked or self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._blocked is not None:
+            self._blocked.cancel()
             self._blocked = None
-            strangers.add(self, str(self.client[0]) if self.client else "")
-            if len(self.connections) > MAX_CONNECTIONS and not strangers.give_way():
-                transport.abort()
-            self._await_head()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._await_head()
-
-        def on_response_complete(self) -> None:
-            if self.scope.get(ADMITTED):  # type: ignore[typeddict-item]
-                strangers.remove(self)
-            super().on_response_complete()
-
-        def is_busy(self) -> bool:
-            return self.cycle is not None and not self.cycle.response_complete
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            strangers.remove(self)
-            for timer in (self._waits, self._blocked):
-                if timer is not None:
-                    timer.cancel()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._blocked = self._blocked or self.loop.call_later(seconds, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            if self._blocked is not None:
-                self._blocked.cancel()
-                self._blocked = None
-
-        def _await_head(self) -> None:
-            """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
-            busy = self.is_busy()
-            if busy and self._waits is not None:
-                self._waits.cancel()
-                self._waits = None
-            elif not busy and self._waits is None and self.timeout_keep_alive_task is None:
-                first = min(seconds, _HEAD_SECONDS) if self.cycle is None else seconds
-                self._waits = self.loop.call_later(first, self._give_up)
-
-        def _give_up(self) -> None:
+    def _await_head(self) -> None:
+        """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
+        busy = self.is_busy()
+        if busy and self._waits is not None:
+            self._waits.cancel()
             self._waits = None
-            if not self.is_busy():
-                self.transport.abort()
+        elif not busy and self._waits is None and self.timeout_keep_alive_task is None:
+            first = min(self.seconds, _HEAD_SECONDS) if self.cycle is None else self.seconds
+            self._waits = self.loop.call_later(first, self._give_up)
 
-    return Patient
+    def _give_up(self) -> None:
+        self._waits = None
+        if not self.is_busy():
+            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -154,9 +149,6 @@ async def run(
     """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
 
     Args:
-        app: The application.
-        settings: Bounds.
-        at: Where to listen.
         closing: Called when the end begins.
         ready: Called when requests are answered.
         until: Asked now and then whether to end.
@@ -166,11 +158,12 @@ async def run(
         Whether it ended by SIGINT.
     """
     raise_file_limit()
+    held = {"seconds": settings.read_seconds, "strangers": Strangers(asyncio.get_running_loop())}
     server = _Server(
         uvicorn.Config(
             app,
             backlog=BACKLOG,
-            http=patient(settings.read_seconds, Strangers(asyncio.get_running_loop())),
+            http=type("Patient", (_Patient,), held),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -180,8 +180,6 @@ class SamplingFields(Fields):
         """The engine's parameters.
 
         Args:
-            stops: Tokens that end a turn.
-            most: Most tokens where the request does not say.
             top: Most probable tokens to record.
         """
         given = {

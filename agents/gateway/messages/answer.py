@@ -41,14 +41,7 @@ ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)
 
 
 class MessageAnswer:
-    """The answer to one request.
-
-    Args:
-        model: Name of the model.
-        choice: The turn.
-        prompt: Tokens before it.
-        most: Most tokens of it that were asked for.
-    """
+    """The answer to one request."""
 
     dialect = ANTHROPIC
 

@@ -77,8 +77,6 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
 
     Args:
         given: The differences to verl's configuration, plain.
-        config: verl's whole configuration.
-        defaults: verl's own, plain.
         ours: turntree's section, ``TrainSettings``.
 
     Raises:
@@ -118,9 +116,7 @@ def check_value(key: str, value: Any, default: Any) -> None:
     """Raise where verl's default is a number or a truth value, and ``value`` is something else.
 
     Args:
-        key: The whole path.
         value: Plain; ``None`` and interpolations may stand anywhere.
-        default: verl's, plain.
 
     Raises:
         ConfigError: If the kinds differ.

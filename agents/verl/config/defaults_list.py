@@ -29,7 +29,6 @@ class Composed(NamedTuple):
     """What a defaults list makes."""
 
     config: DictConfig
-    """The merged configuration."""
     choices: dict[str, Any]
     """The last option of each group, by the group."""
     paths: tuple[str, ...]
@@ -49,10 +48,8 @@ def compose_defaults(
     """Merge what the defaults list of ``own`` names.
 
     Args:
-        own: A configuration.
         overrides: Options that replace those of the list, in Hydra's grammar.
         own_env: Whether ``env`` is left out where nothing but a shipped configuration names it.
-        without_env: Whether ``env`` is left out.
 
     Raises:
         HydraException: If the list or an override is wrong.

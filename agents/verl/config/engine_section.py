@@ -29,7 +29,6 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
 
     Args:
         config: verl's whole configuration, modified in place.
-        kept: Places of the context that the engine reserves.
         given: The context in the engine's own arguments, if it stands there.
 
     Returns:
@@ -68,10 +67,8 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
     """Draft settings of an external engine.
 
     Args:
-        config: verl's whole configuration.
         name: The engine's name in ``rollout.name``.
         title: The name as its makers write it.
-        run: Settings of the run.
 
     Returns:
         ``None`` if another engine runs, or nothing is drafted.

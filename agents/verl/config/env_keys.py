@@ -17,9 +17,7 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     """Check an environment's settings by name and kind.
 
     Args:
-        env_id: As in ``turntree.envs.make``.
         settings: Its keyword arguments; ``limits`` is a mapping.
-        where: Name of their section, for messages.
 
     Raises:
         ConfigError: If the environment or a name is unknown, or a value is wrong.

@@ -95,7 +95,6 @@ def compose_options(
     """Compose a configuration by its defaults list; whether its options are compatible is not checked.
 
     Args:
-        own: The configuration, with its defaults list.
         named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
         own_env: Whether the configuration itself names an environment, so that the group's default is left out.
 
@@ -133,7 +132,6 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
     """Check that options are compatible.
 
     Args:
-        choice: The options.
         requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` why.
 
     Raises:

@@ -16,7 +16,6 @@ def absolute(value: Any, key: str = "", *, model: bool = False) -> Any:
     """Plain values in which every text that names what is here is an absolute path; ids of the hub stay.
 
     Args:
-        value: Mappings, lists and what is in them.
         key: The key at which ``value`` stands.
         model: Whether the mapping around it says which engine runs its ``model``.
 

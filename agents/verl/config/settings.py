@@ -239,7 +239,6 @@ class TrainSettings(PlaySettings):
     val_tasks: int = 32
     """Tasks to validate on."""
     run_dir: str = "runs/train"
-    """Folder of the run."""
     store: str = ""
     """Turns of other runs that the first epoch is drafted from: a store's file, or a folder with such files, such as a
     run with checkpoints; empty begins with none."""

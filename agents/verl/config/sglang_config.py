@@ -34,7 +34,6 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
 
     Args:
         config: verl's whole configuration, modified in place.
-        run: Settings of the run.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters, or two

@@ -26,10 +26,6 @@ _BATCH, _CHUNK = "data.train_batch_size", "data.gen_batch_size"
 def check_sizes(config: DictConfig, settings: TrainSettings) -> None:
     """Check that the sizes of a training fit each other, and warn of tasks that are never played.
 
-    Args:
-        config: verl's whole configuration.
-        settings: turntree's section.
-
     Raises:
         ConfigError: If two do not fit; both are named with their numbers.
     """

@@ -22,7 +22,6 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
 
     Args:
         config: verl's whole configuration, modified in place.
-        run: Settings of the run.
 
     Raises:
         ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.

@@ -28,7 +28,6 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     """Create an environment from plain values.
 
     Args:
-        env_id: As in ``turntree.envs.make``.
         settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``customer`` one of
             ``SpeakerSettings``.
 
@@ -63,9 +62,6 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     """The first ``count`` tasks of an environment as rows.
 
     Args:
-        env_id: As in ``make_env``.
-        settings: As in ``make_env``, JSON values.
-        count: Number of tasks.
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:

@@ -7,8 +7,8 @@ not be judged or has no turn has a response mask of zeros: nothing is learnt fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -19,12 +19,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
 from turntree.agents.episodes.token_view import TokenView
-from turntree.agents.loop.calls_ahead import CallsAhead
 from turntree.agents.resuming.interrupted_turns import versions_of
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
-from turntree.agents.verl.records.metrics import CALL_COUNTS, EPISODE
+from turntree.agents.verl.records.metrics import EPISODE
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -88,39 +86,24 @@ def to_output(
     lost: Sequence[FailureKind] = (),
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
-    resumed: ResumeCounts | None = None,
-    calls: CallsAhead | None = None,
+    counted: Mapping[str, float] | None = None,
 ) -> EpisodeOutput:
     """Convert an episode to verl's output.
 
     Args:
-        episode: The finished episode.
         weights_version: Version of the weights, for an episode without turns.
         filler_id: Token id that stands in for the prompt and response of an episode without turns.
         lost: Kinds of failure of the failed attempts, the last one included if it failed.
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
-        resumed: What updates of the weights did to it, in a training where they come while it is played.
-        calls: What became of calls that were made before their turn had ended, where they are.
     """
     *earlier, last = episode.stretches
     view = TokenView.of(replace(episode, turns=last))
-    masked, failed = episode.masked, episode.stop_reason is StopReason.FAILURE
-    turns = episode.turns
+    masked, turns = episode.masked, episode.turns
     versions = [version for turn in last for version in versions_of(turn.completion)] or [weights_version]
     score = 0.0 if masked else episode.reward
     done = episode.stop_reason is StopReason.DONE
-    counts = {
-        "turns": len(turns),
-        "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
-        "truncated": float(episode.stop_reason.is_truncated()),
-        "failure": float(failed),
-        "undecided": float(bool(episode.undecided)),
-        "attempts": len(lost) + (not masked),
-        **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
-        **({} if resumed is None else {f"resume_{name}": value for name, value in asdict(resumed).items()}),
-        **({} if calls is None else {f"calls_ahead_{name}": getattr(calls, name) for name in CALL_COUNTS}),
-    }
+    counts = {**_counts(episode, lost), **(counted or {})}
     return EpisodeOutput(
         prompt_ids=list(view.prompt_ids) or [filler_id],
         response_ids=list(view.response_ids) or [filler_id],
@@ -157,6 +140,19 @@ def to_output(
             **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
         },
     )
+
+
+def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
+    """What the episode counts in the figures of its step."""
+    return {
+        "turns": len(episode.turns),
+        "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
+        "truncated": float(episode.stop_reason.is_truncated()),
+        "failure": float(episode.stop_reason is StopReason.FAILURE),
+        "undecided": float(bool(episode.undecided)),
+        "attempts": len(lost) + (not episode.masked),
+        **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
+    }
 
 
 def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutput:
@@ -209,9 +205,6 @@ def neutralise(outputs: Sequence[EpisodeOutput]) -> None:
 
     verl has no mask for samples, and their scores are part of the group's mean. The group's spread shrinks a
     little by them.
-
-    Args:
-        outputs: All samples of one task.
     """
     scores = [output.reward_score for output in outputs if not output.masked and output.reward_score is not None]
     for output in outputs:

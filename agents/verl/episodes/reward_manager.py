@@ -25,13 +25,6 @@ from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_of_row
 class PolicyTextRewardManager(RewardManagerBase):
     """Scores only the policy's own text; verl's own managers score tool output as well.
 
-    Args:
-        config: verl's whole configuration.
-        tokenizer: The policy's tokenizer.
-        compute_score: verl's, unused: the rewards are turntree's.
-        reward_router_address: verl's, unused.
-        reward_model_tokenizer: verl's, unused.
-
     Raises:
         ConfigError: If the rewards are unknown, or need all samples of a task.
     """

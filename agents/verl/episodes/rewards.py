@@ -45,13 +45,10 @@ def compute_score(
 
     Args:
         data_source: Data set of the row; it selects the rules of comparison.
-        solution_str: The response as text.
-        ground_truth: The right answer.
         extra_info: Columns of the row and extra fields of the agent loop; the policy's own text is taken from
             them if turntree's loop played.
         rewards: As ``Scorer`` takes them, by ``reward_kwargs``; ``None`` compares the answer.
         contract: As ``Scorer`` takes it, by ``reward_kwargs``.
-        unused: verl's, for reward models.
 
     Returns:
         ``score``, ``acc`` (1 where the answer is right), ``undecided``, ``answered``, ``suspect``, ``status``,
@@ -90,7 +87,6 @@ def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, A
     """verl's result of one sample.
 
     Args:
-        scorer: The scorer.
         scored: ``None`` for an episode that failed.
         masks: Whether the loop that played it masks undecided samples.
 

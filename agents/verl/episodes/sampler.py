@@ -77,9 +77,7 @@ class LoggedSteps:
         """Wait for the episodes of a step.
 
         Args:
-            global_steps: Number of the step.
             partition_id: ``train`` or ``val``.
-            batch_size: Prompts.
 
         Returns:
             The batch, and figures for verl's log.
@@ -97,13 +95,7 @@ class LoggedSteps:
 
 
 class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
-    """verl's synchronous replay buffer; see the module's docstring.
-
-    Args:
-        sampler_kwargs: As ``SamplerSettings``.
-        refill_fn: verl's: submits the given number of new prompts.
-        kwargs: verl's.
-    """
+    """verl's synchronous replay buffer; see the module's docstring."""
 
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
         if kwargs["trainer_mode"] != "sync":

@@ -35,7 +35,6 @@ def sample_of_row(
 
     Args:
         data_source: Column ``data_source``.
-        solution: The whole response as text.
         gold: ``reward_model.ground_truth``.
         extra_info: Column ``extra_info``, with the extra fields of the agent loop's output; its ``question`` is the
             prompt.

@@ -34,7 +34,6 @@ class Estimate:
     phases: Mapping[str, Mapping[str, int]]
     """Of each phase its parts, bytes."""
     rollout: RolloutMemory
-    """The engine."""
     host: int
     """What waits in the memory of a node's host, bytes."""
 
@@ -61,10 +60,6 @@ class Estimate:
 
 def estimate(config: Any, gpu: int = CARD) -> Estimate:
     """Estimate the memory of a training.
-
-    Args:
-        config: verl's whole configuration.
-        gpu: Memory of each GPU, bytes.
 
     Raises:
         ConfigError: If the shape of the model is not known.
@@ -94,20 +89,19 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
         )
         models["update of the critic"] = replace(valued, logits=False)
     asleep = {"reserve": _RESERVE, "engine asleep": engine.buffers}
-    rest = {name: sum(other.between for other in models.values() if other is not own) for name, own in models.items()}
     between = sum(model.between for model in models.values())
     phases: dict[str, dict[str, int]] = {
         "rollout": {"reserve": _RESERVE, "engine": engine.awake, "trainer": between},
         "log-probabilities": {
             **asleep,
-            "trainer": rest["update"] + trained.weights + trained.waiting_moments,
+            "trainer": between - trained.between + trained.weights + trained.waiting_moments,
             "pass": trained.forward,
         },
     }
     for name, model in models.items():
         phases[name] = {
             **asleep,
-            "trainer": rest[name] + model.weights + model.moments,
+            "trainer": between - model.between + model.weights + model.moments,
             "gradients": model.gradients,
             "pass or Adam's step": max(model.backward, model.step),
         }

@@ -63,9 +63,7 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
     """The memory of the engine that a configuration names.
 
     Args:
-        config: verl's whole configuration.
         shape: Shape of the policy.
-        gpu: Memory of the GPU, bytes.
     """
     rollout = config.actor_rollout_ref.rollout
     ranks = rollout.tensor_model_parallel_size

@@ -46,11 +46,8 @@ class TrainerMemory:
 
         Args:
             shape: Shape of the model.
-            gpus: GPUs of the training.
             tokens: Tokens of a micro-batch of the update.
             forward_tokens: Tokens of a micro-batch of a pass without gradients.
-            fsdp: Its settings of FSDP.
-            model: The section of the model.
         """
         return cls(
             shape=shape,

@@ -22,9 +22,6 @@ class EnvAgentLoop(AgentLoopBase):
     """One episode. verl creates an object per episode; shared parts are created once per process.
 
     Args:
-        trainer_config: verl's wrapped configuration.
-        server_manager: verl's client of the rollout servers.
-        tokenizer: The policy's tokenizer.
         kwargs: Other arguments that verl gives to loops; unused.
     """
 

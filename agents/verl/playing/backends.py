@@ -34,7 +34,6 @@ def server_call(backend: str, request: TurnRequest) -> ServerCall:
 
     Args:
         backend: ``rollout.name``; an unknown one gets no state.
-        request: The turn.
     """
     sampling = request.sampling
     parameters: dict[str, Any] = {name: getattr(sampling, name) for name in _SHARED}

@@ -27,7 +27,6 @@ class VerlEngine:
     """An ``Engine`` over ``server_manager.generate``.
 
     Args:
-        server_manager: verl's client of the rollout servers.
         backend: ``rollout.name``.
         patience: Seconds in which a lost server may come back, or verl's router find another one.
         look_seconds: Seconds between two requests meanwhile.

@@ -145,12 +145,7 @@ class EpisodeManager(AgentLoopManagerTQ):
 
 
 class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
-    """verl's worker, a Ray actor that plays the episodes of its share of a batch.
-
-    Args:
-        config: verl's whole configuration.
-        others: verl's other arguments.
-    """
+    """verl's worker, a Ray actor that plays the episodes of its share of a batch."""
 
     def __init__(self, config: Any, *others: Any) -> None:
         super().__init__(config, *others)
@@ -180,7 +175,6 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         After a restart the groups that the earlier process has handed over are left out.
 
         Args:
-            batch: Rows of the data set.
             ahead: Rows of the next step, to be precomputed in idle slots.
         """
         validate, rows = _validates(batch), _rows(batch)

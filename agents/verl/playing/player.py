@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from turntree.agents.verl.episodes.dataset import token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
+from turntree.agents.verl.records.metrics import CALL_COUNTS
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
@@ -60,6 +61,15 @@ class _Played(NamedTuple):
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
 
+    def counted(self) -> dict[str, float]:
+        """What updates of the weights did to it, and what became of its early calls, in trainings with either."""
+        resumed = {} if self.resumed is None else asdict(self.resumed.counts)
+        calls = {} if self.calls is None else {name: getattr(self.calls, name) for name in CALL_COUNTS}
+        return {
+            **{f"resume_{name}": value for name, value in resumed.items()},
+            **{f"calls_ahead_{name}": value for name, value in calls.items()},
+        }
+
 
 class _Group:
     """The episodes of one task that are played at the same time, and scored together."""
@@ -73,7 +83,6 @@ class _RowTurns:
     """The engine of a row's episode, which knows what ``rollout`` does not.
 
     Args:
-        engine: Samples the turns.
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
         sample: As ``TurnRequest.sample``.
@@ -94,7 +103,6 @@ class EpisodePlayer:
 
     Args:
         rollout_config: verl's ``actor_rollout_ref.rollout``.
-        tokenizer: The policy's tokenizer.
         on_resume: What becomes of sampled tokens when the weights change; ``None``: they do not while it plays.
     """
 
@@ -137,7 +145,6 @@ class EpisodePlayer:
         Args:
             sampling_params: verl's: temperature, top_p, top_k.
             row: Columns of the data set, and verl's ``uid``, ``session_id`` and ``global_steps``.
-            engine: Creates the engine of one attempt.
         """
         name = row.get("uid", object())
         group = self._groups.setdefault(name, _Group())
@@ -235,7 +242,6 @@ class EpisodePlayer:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
 
         Args:
-            sampling_params: As in ``play``.
             row: As in ``play``; ``global_steps`` is the step that it is for.
             engine: Cancels the episode if a turn is aborted.
         """
@@ -289,13 +295,12 @@ class EpisodePlayer:
             outputs.append(
                 to_output(
                     episode,
-                    resumed=None if one.resumed is None else one.resumed.counts,
                     weights_version=one.labels["step"] - 1,
                     filler_id=self._filler,
                     lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
-                    calls=one.calls,
+                    counted=one.counted(),
                 )
             )
             if self._last is not None and not one.recorded and not episode.masked:

@@ -23,7 +23,6 @@ class ReplicaTurns:
     """The replicas, as one process uses them.
 
     Args:
-        engines: Engine of each replica, by rank.
         serving: Returns once the replica of a rank serves; raises while it cannot be reached.
         patience: Seconds that a turn waits if all replicas are lost.
         look_seconds: Seconds between two checks whether a lost replica is back.

@@ -27,9 +27,7 @@ class AheadPlays:
     """Precomputes episodes of rows, at most as many at once as the engines have slots for it.
 
     Args:
-        player: Plays the episodes.
         pipes: Connections to the replicas, by rank.
-        slots: Slots of each engine for precomputed turns.
     """
 
     def __init__(self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], *, slots: int) -> None:
@@ -53,7 +51,6 @@ class AheadPlays:
         Args:
             rows: Rows of the data set; ``global_steps`` is the step that they are for.
             sampling: Sampling parameters, as that step will request.
-            size: Samples of a row.
         """
         self._keep(self._announce(rows))
         slots = asyncio.Semaphore(self._most)

@@ -29,7 +29,6 @@ class RowForecast:
         dataset: The trainer's rows, each with its ``index``.
         order: The sampler: every pass over it is an epoch's order of indices in ``dataset``.
         fetched: Rows that the loader takes at a time; the remainder of an epoch is dropped.
-        batch: Rows of a training step.
         last_step: The last training step; no rows are expected after it.
     """
 

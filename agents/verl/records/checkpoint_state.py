@@ -72,9 +72,6 @@ class ServerState:
     """The parts of a server that outlive its process.
 
     Args:
-        forest: The store of drafts.
-        stored: Earlier turns.
-        ahead: Precomputed turns.
         vocabulary: Tokens that the policy knows; turns with others are refused. 0 is any.
         tokenizer: Hash of its tokenizer; a checkpoint of another one is refused. Empty where it is not known.
     """

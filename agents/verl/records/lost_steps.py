@@ -34,12 +34,7 @@ class LostSteps:
         self._kinds: list[str] = []
 
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Count a step.
-
-        Args:
-            step: Number of the step.
-            metrics: verl's metrics, with turntree's among them.
-        """
+        """Count a step."""
         self._steps += 1
         broken, undecided = (metrics.get(PREFIX + name, 0.0) for name in ("failures", "undecided"))
         if broken + undecided < 1.0 - _ROUNDING:

@@ -26,7 +26,6 @@ class RunFolder:
     """Paths inside the folder of a run. Steps count from 1."""
 
     root: Path
-    """The folder."""
 
     @property
     def metrics(self) -> Path:
@@ -84,11 +83,7 @@ class RunFolder:
 
 
 class EpisodeRecorder:
-    """Writes the episodes of a run, each to the file of its training step.
-
-    Args:
-        folder: Folder of the run.
-    """
+    """Writes the episodes of a run, each to the file of its training step."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -97,11 +92,8 @@ class EpisodeRecorder:
         """Append one episode.
 
         Args:
-            episode: The finished episode.
             step: Training step, from 1.
-            index: Row of the data set.
             session: Number of the sample in the row's group.
-            seed: Sampling seed of the rollout.
         """
         with EpisodeWriter(self.folder.episodes(step)) as writer:
             writer.write(episode, step=step, index=index, session=session, seed=seed)

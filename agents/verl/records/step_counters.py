@@ -19,9 +19,7 @@ class StepCounters:
     """The counters of one server.
 
     Args:
-        settings: Settings of the run.
         replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
-        turns: Its turns, with their monitors and counters.
     """
 
     def __init__(
@@ -46,8 +44,6 @@ class StepCounters:
         """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
 
         Args:
-            global_steps: Updates that the trainer has made.
-            counters: The engine's, since its start.
             shared: Counters of the exchange with other replicas, since the start.
 
         A warning names the monitors that are far from 0.
@@ -66,12 +62,7 @@ class StepCounters:
         self._weights = {}
 
     def read(self, counters: Mapping[str, float], shared: SwapCounts | None = None) -> dict[str, float]:
-        """Counters since the last call of this method, and the z-scores since the step began.
-
-        Args:
-            counters: As in ``close_step``.
-            shared: As in ``close_step``.
-        """
+        """Counters since the last call of this method, and the z-scores since the step began."""
         totals = self._totals(counters, shared)
         row = {name: total - self._read.get(name, 0) for name, total in totals.items()}
         self._read = totals

@@ -19,7 +19,6 @@ class StepReport:
     step: int
     """Number of the step, from 1."""
     metrics: Mapping[str, float]
-    """verl's metrics."""
     engine: Mapping[str, float]
     """The engine's counters of this step; empty with another rollout backend, and if the replica was lost after it."""
 

@@ -21,7 +21,6 @@ class LastEpisodes:
 
         Args:
             place: What tells the episode from others of the same validation.
-            episode: A finished episode.
 
         Returns:
             Figures for verl's log: whether no sampled token changed (``coupled_unchanged``, 0 or 1), the tokens

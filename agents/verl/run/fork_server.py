@@ -62,7 +62,6 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
     """Fork for every client, until the parent's end of a pipe is closed.
 
     Args:
-        listener: As ``listen`` bound it.
         parent: File descriptor of the pipe's reading end.
 
     Returns:

@@ -42,7 +42,6 @@ def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> list
     """Remove the folders of checkpoints that were not finished; their names.
 
     Args:
-        checkpoints: verl's folder of checkpoints.
         step: Step of the last whole checkpoint, 0 without one.
         earlier: Names of the folders that an earlier run left, which stay.
     """

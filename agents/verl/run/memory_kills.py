@@ -32,7 +32,6 @@ def memory_kill(log: str, config: DictConfig, *, by_kernel: bool) -> str | None:
 
     Args:
         log: Output of verl and Ray.
-        config: verl's whole configuration.
         by_kernel: Whether the kernel has killed a process for memory during the run.
     """
     machine = _BY_RAY.search(log)

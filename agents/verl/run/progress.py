@@ -19,10 +19,7 @@ class Progress:
     """Follows the records of one training.
 
     Args:
-        folder: Folder of the run.
-        step: Steps that the run had before.
         steps: Steps that it shall have in all; ``None`` if epochs are counted.
-        on_step: Called after every training step.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
             goes on after ``SILENCE`` without news.
     """

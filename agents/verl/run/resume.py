@@ -28,7 +28,6 @@ def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
 
     Args:
         trainer: verl's section ``trainer``.
-        folder: Folder of the run.
     """
     path = resume_path(trainer)
     return folder.checkpoints if path is None else Path(path).parent
@@ -94,8 +93,6 @@ class Checkpoints:
 
     Args:
         trainer: verl's section ``trainer``.
-        folder: Folder of the run.
-        advice: What to do that it goes on, where no checkpoint is saved.
     """
 
     def __init__(self, trainer: Mapping[str, Any], folder: RunFolder, advice: str) -> None:

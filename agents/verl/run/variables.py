@@ -50,11 +50,9 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
     """The environment variables of a driver; those that the caller has set take precedence.
 
     Args:
-        folder: Folder of the run.
         device: verl's ``trainer.device``.
         names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
             one finds them, beside a script or in the working folder.
-        joins: See ``joins_cluster``.
     """
     cores = str(os.cpu_count() or 1)
     defaults = {

@@ -39,11 +39,7 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
         """Let every server write its part.
 
         Args:
-            trainer: verl's.
-            global_step: Updates that were made.
-            checkpoint_dir: verl's folder of this checkpoint.
             async_save: Whether verl is still writing its own part; the servers' part is written when this returns.
-            kwargs: verl's.
 
         Raises:
             OSError: If a part cannot be written, as a requested checkpoint must be complete. A lost server, whose

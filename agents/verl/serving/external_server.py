@@ -174,7 +174,6 @@ class ExternalServer(ServingTurns):
         """As verl's, and close the step of stored turns: what was sampled until now was trained on.
 
         Args:
-            global_steps: Updates that the trainer has made.
             life: The id that ``ready`` returned when the update began; ``None`` does not check.
 
         Raises:

@@ -52,11 +52,7 @@ class HubStats(NamedTuple):
 
 
 class TurnHub:
-    """The class of the actor; plain Python, so that it can be used without Ray.
-
-    Args:
-        settings: Settings of the exchange.
-    """
+    """The class of the actor; plain Python, so that it can be used without Ray."""
 
     def __init__(self, settings: ExchangeSettings) -> None:
         self._settings = settings
@@ -70,11 +66,7 @@ class TurnHub:
         """Add a replica's turns, and return those of others whose tasks may be routed to it.
 
         Args:
-            rank: Rank of the replica.
             source: Its name, new after each restart.
-            own: Its turns since the last call.
-            first: Number of turns that it sent before.
-            cursor: Cursor of the last call.
         """
         if rank not in self._members:
             self._members = tuple(sorted({*self._members, rank}))
@@ -166,7 +158,6 @@ class HubExchange:
     """A replica's connection to the hub, from any process of the Ray session.
 
     Args:
-        rank: Rank of the replica.
         patience: Time limit of an exchange, seconds.
     """
 

@@ -76,11 +76,7 @@ def _is_alone(_: Any) -> bool:
 
 
 class ServerLife:
-    """One process of a server: whether it samples with the trainer's weights, which a restarted one has not at first.
-
-    Args:
-        rank: Rank of the replica, for the log.
-    """
+    """One process of a server: whether it samples with the trainer's weights, which a restarted one has not at first."""
 
     def __init__(self, rank: int) -> None:
         self.id = uuid4().hex

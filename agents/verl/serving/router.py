@@ -48,7 +48,6 @@ class TaskRouter:
     """verl's ``RequestLoadBalancer``; verl runs it as an actor.
 
     Args:
-        servers: Actor handles by server id.
         config: The router's YAML file.
     """
 

@@ -45,7 +45,6 @@ class TurntreeServer(ServingTurns):
     """The class of the Ray actor.
 
     Args:
-        config: verl's rollout configuration.
         model_config: verl's model configuration; its ``path`` is loaded.
         replica_rank: Rank of the replica; moves the seed.
         trainer: The trainer's only process, which a restarted server asks for the weights. ``None`` waits for the
@@ -131,11 +130,8 @@ class TurntreeServer(ServingTurns):
         Args:
             prompt_ids: Token ids, shape (prompt,).
             sampling_params: verl's names, see ``to_sampling``.
-            request_id: verl's name of the request; the engine needs none.
             image_data: Must be ``None``.
             video_data: Must be ``None``.
-            state: The dialogue state, for the drafter.
-            reuse: As ``TurnRequest.reuse``.
             sample: As ``TurnRequest.sample``.
         """
         if image_data or video_data:
@@ -158,7 +154,6 @@ class TurntreeServer(ServingTurns):
         """Copy a bucket of weights in place.
 
         Args:
-            named: Tensors by their Hugging Face names.
             life: The id that ``ready`` returned when the update began; ``None`` does not check.
 
         Raises:
@@ -172,12 +167,7 @@ class TurntreeServer(ServingTurns):
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """Set the version of the weights to ``global_steps``, and close the counters of that step.
-
-        Args:
-            global_steps: Updates that the trainer has made.
-            life: As in ``update_weights``.
-        """
+        """Set the version of the weights to ``global_steps``, and close the counters of that step."""
         self._life.check(life)
         # The buckets came under the last version: verl gives the new one when all have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)

@@ -35,7 +35,6 @@ class TurnReply:
     """The outcome of a request."""
 
     number: int
-    """Number of the request."""
     completion: Completion | None = None
     """The turn; ``None`` if the engine raised."""
     error: str = ""
@@ -48,7 +47,6 @@ class TurnPipe:
     """The client's end: an ``Engine`` over a server actor with the methods of ``TurnBatchServer``.
 
     Args:
-        server: The actor's handle.
         client: Name of this client, unique for the server.
     """
 

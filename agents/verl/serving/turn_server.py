@@ -50,10 +50,7 @@ class TurnServer:
 
     Args:
         engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
-        run: Settings of the run.
-        rank: Rank of the replica.
         seed: For turns that bring none.
-        vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together.
         tokenizer: Hash of the policy's tokenizer; empty where it is not known.
         store: The engine's store of drafts; ``None`` if it has none that can be reached.
@@ -118,12 +115,7 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused.
-
-        Args:
-            step: Updates that the trainer has made.
-            counters: The engine's, since its start.
-        """
+        """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused."""
         self.step = step
         await self._resume_once()
         await self.swap()
@@ -155,11 +147,7 @@ class TurnServer:
             self._ahead.resume()
 
     def read_counters(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """Counters since the last call of this method, and the monitors' z-scores of the step.
-
-        Args:
-            counters: The engine's, since its start.
-        """
+        """Counters since the last call of this method, and the monitors' z-scores of the step."""
         return self._counters.read(counters, self._swaps)
 
     async def save_state(self, folder: Path, step: int) -> None:

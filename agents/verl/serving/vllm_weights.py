@@ -29,9 +29,7 @@ class VllmWeightSender(ServerAdapter):  # type: ignore[misc]
         """As verl's, once the server is there.
 
         Args:
-            weights: verl's, as its other arguments are.
             global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
-            kwargs: verl's.
         """
         if global_steps == RESEND:
             global_steps = self._global_steps

@@ -36,7 +36,6 @@ class CpuWorkerExtension(DraftingWorkerExtension):
 
         Args:
             peft_config: Must be ``None``: adapters are merged before they come here.
-            base_sync_done: verl's, for adapters.
             use_shm: Whether they come through shared memory; on the CPU they do.
 
         Raises:

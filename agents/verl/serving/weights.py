@@ -33,9 +33,6 @@ class WeightSender(BaseRollout):
     """verl's ``BaseRollout`` for the turntree engine.
 
     Args:
-        config: verl's rollout configuration.
-        model_config: verl's model configuration.
-        device_mesh: Device mesh of the trainer.
         replica_rank: Rank of the replica to feed; -1 takes the trainer's rank.
     """
 
@@ -79,8 +76,6 @@ class WeightSender(BaseRollout):
             wire_format: Must be ``named_tensors``.
             global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
             peft_config: Must be ``None``: adapters are merged before they come here.
-            base_sync_done: verl's, for adapters.
-            kwargs: verl's, for other backends.
 
         Raises:
             ConfigError: If the weights come as deltas or as an adapter.

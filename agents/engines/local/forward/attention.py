@@ -95,10 +95,7 @@ def attend(
         query: Shape (1, heads, tokens, head size).
         key: Shape (1, key heads, tokens, head size).
         value: Shape (1, key heads, tokens, value size).
-        attention_mask: Ignored; the plan has the mask.
-        scaling: Factor of the scores.
         sliding_window: Positions that a token sees, itself included.
-        turntree_plan: Plan of the step.
         kwargs: Options of other kinds of attention; a soft cap or sinks are refused.
 
     Returns:

@@ -73,7 +73,6 @@ class CompiledRows:
             value: New values, shape (tokens, key heads, value size).
             keys: The slots' keys, shape (slots, key heads, columns, size).
             values: The slots' values, shape (slots, key heads, columns, value size).
-            scale: Factor of the scores.
             window: Positions that a token sees, itself included; ``None`` for all.
 
         Returns:

@@ -52,7 +52,6 @@ class StepPlan:
     """Nodes of its row on the path to a branching node, itself included, shape (branching, longest
     row)."""
     draft: DraftBatch
-    """The drafts."""
     slot: Ints
     """Slot of each row, ascending, shape (rows,)."""
     computed: Ints
@@ -137,10 +136,6 @@ def attention_plan(
     """The step in the form that attention takes.
 
     Args:
-        step: The step.
-        cache: Keys and values.
-        windows: Whether some layer has a sliding window.
-        device: Device of the tensors.
         looped: Most columns that the tokens of a row together see for it to go through the compiled loops, on the CPU;
             which ones do does not depend on the others. 0 where there are no loops.
     """

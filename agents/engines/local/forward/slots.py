@@ -27,7 +27,6 @@ class SlotCache:
 
         Args:
             key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
-            value: New values, likewise.
         """
         pair = self.layers.get(index)
         if pair is None:

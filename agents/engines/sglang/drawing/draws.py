@@ -57,7 +57,6 @@ def draw(probabilities: Tensor, noises: Sequence[Noise], positions: NDArray[np.i
 
     Args:
         probabilities: Shape (rows, vocabulary).
-        noises: Noise of each row.
         positions: Position in the context of the token before the drawn one, shape (rows,).
 
     Returns:
@@ -104,9 +103,7 @@ def draw_at_nodes(
     Args:
         logits: After penalties, shape (rows * width, vocabulary).
         sampling: SGLang's ``SamplingBatchInfo``.
-        noises: Noise of each row.
         positions: Position in the context of each node, shape (rows * width,).
-        width: Nodes of a tree.
         drafted: Nodes of each tree after its root; the rest is padding, at which nothing is drawn. ``None``: all.
 
     Returns:

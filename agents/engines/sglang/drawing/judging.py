@@ -75,7 +75,6 @@ class Judging:
 
         Args:
             batch: SGLang's ``ForwardBatch``.
-            noises: Noise of each request of it.
         """
         self._sampling, self._noises = batch.sampling_info, noises
         spans = (batch.extend_prefix_lens_cpu, batch.extend_logprob_start_lens_cpu, batch.extend_seq_lens_cpu)

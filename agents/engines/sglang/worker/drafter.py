@@ -62,16 +62,7 @@ class TreeDrafter(ServedDrafter):
         shared: SharedTurns | None = None,
         device: str = "cpu",
     ) -> None:
-        """Start with a store.
-
-        Args:
-            settings: Settings of drafting.
-            forest: The store.
-            widest: Most tokens of one request in one pass.
-            clock: Measures steps.
-            shared: Exchange with other engines' stores.
-            device: Type of the engine's device.
-        """
+        """Start with a store."""
         super().__init__(forest, shared=shared)
         self.widths = settings.widths_within(widest)
         self._settings = settings

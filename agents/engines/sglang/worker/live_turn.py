@@ -51,7 +51,6 @@ class LiveTurn(DraftTurn):
     request: Served
     """The request that it belongs to."""
     state: DialogueState
-    """Its dialogue state."""
     prompt: list[int]
     """Token ids of the prompt."""
     given: list[int]

@@ -24,7 +24,6 @@ class Passes(NamedTuple):
     """Attention and graphs of one width."""
 
     attention: Any
-    """SGLang's attention backend."""
     graphs: Any
     """SGLang's runner of captured graphs; ``None`` without graphs."""
 
@@ -36,7 +35,6 @@ class PassesByWidth:
         """Create what is missing: SGLang has created the attention and the graphs of the widest itself.
 
         Args:
-            model_runner: The policy's model runner.
             widths: Ascending; the widest is ``speculative_num_draft_tokens``.
             graphs: Creates SGLang's graph runner; ``None`` imports it.
 

@@ -23,9 +23,7 @@ async def call_store(manager: Any, method: str, *args: Any) -> None:
     """Call a method of the store in all schedulers, on the event loop of their tokenizer manager.
 
     Args:
-        manager: SGLang's tokenizer manager.
         method: ``insert``, ``save`` or ``restore``.
-        args: JSON values.
 
     Raises:
         OSError: If a scheduler could not do it.

@@ -14,9 +14,7 @@ def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[tor
     """Flat tokens and positions, and indices, first children and next siblings of shape (rows, width).
 
     Args:
-        rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
-        device: Device of the tensors.
     """
     order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
     tokens, depths, places, child, sibling = (
@@ -34,9 +32,7 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 
     beyond its end.
 
     Args:
-        rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
-        device: Device of the mask.
         batch: Rows to which the batch may be padded; the mask ends with flags for those that are missing.
     """
     width = rows.width

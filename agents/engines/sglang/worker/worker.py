@@ -135,14 +135,7 @@ class NoCorpus:
 def make_drafter(
     server_args: Any, model_config: Any, widest: int, *, device: str = "cpu"
 ) -> TreeDrafter | FollowingDrafter:
-    """The drafter of one rank of an engine, the first one's with an empty store.
-
-    Args:
-        server_args: SGLang's server arguments.
-        model_config: SGLang's configuration of the policy.
-        widest: Most tokens of one request in one pass.
-        device: Type of the engine's device.
-    """
+    """The drafter of one rank of an engine, the first one's with an empty store."""
     settings = settings_from_environment()
     widths = settings.widths_within(widest, device=server_args.device)
     settings = replace(settings, widths=widths)

@@ -69,11 +69,7 @@ class BatchRows:
 
 
 class CurrentRows:
-    """``BatchRows`` of a model runner's batch.
-
-    Args:
-        runner: The model runner.
-    """
+    """``BatchRows`` of a model runner's batch."""
 
     def __init__(self, runner: Any) -> None:
         self._runner = runner

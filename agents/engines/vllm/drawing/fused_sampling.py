@@ -38,7 +38,6 @@ def install(runner: Any, rows: CurrentRows) -> None:
 
     Args:
         runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
-        rows: Those of its batch.
     """
     original, dry_run = runner._sample, runner._dummy_sampler_run
     synthetic = getattr(getattr(runner, "rejection_sampler", None), "synthetic_mode", False)

@@ -65,10 +65,7 @@ def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
     """vLLM's ``LogprobsTensors`` of a request whose prompt is read to its end, shape (given, 1); ``None`` before.
 
     Args:
-        runner: The model runner.
-        name: Id of the request.
         hidden: Hidden states of the pass, shape (tokens, width).
-        count: Tokens of the request in this pass.
     """
     request = runner.requests[name]
     entries, prompt = request.sampling_params.extra_args, len(request.prompt_token_ids)
@@ -103,8 +100,6 @@ def _draws(logits: Tensor, parameters: Any, seed: int, places: slice) -> tuple[T
     Args:
         logits: Shape (positions, vocabulary).
         parameters: vLLM's ``SamplingParams``.
-        seed: Of the turn's noise.
-        places: Positions in the turn.
     """
     count, size = logits.shape
     scaled = logits.float() / parameters.temperature

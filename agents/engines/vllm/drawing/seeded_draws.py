@@ -77,13 +77,7 @@ def installed(runner: Any) -> bool:
 
 
 class _Draws(nn.Module):
-    """Replacement of vLLM's ``TopKTopPSampler``.
-
-    Args:
-        inner: The sampler that it replaces.
-        runner: Its model runner.
-        rows: Those of its batch.
-    """
+    """Replacement of vLLM's ``TopKTopPSampler``."""
 
     active: _Draws | None = None
     """The instance whose rejection sampler runs now; a worker process has one thread that samples."""
@@ -130,10 +124,8 @@ class _Draws(nn.Module):
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
             drafts: Draft tokens of all rows, shape (nodes,).
-            lengths: Draft tokens of each row.
             logits: Logits of the distributions at the nodes, after all transforms, shape (nodes, vocabulary).
             bonus: The token at the end of each whole draft, shape (rows, 1).
-            placeholder: The value for no token.
         """
         rows = self._rows.now()
         if not len(rows.seeded):
