@@ -25,6 +25,7 @@ from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
 from turntree.agents.verl.records.metrics import CALL_COUNTS, EPISODE
+from turntree.agents.verl.records.pace import PACE, Pace
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -90,6 +91,7 @@ def to_output(
     score_in_verl: bool = False,
     resumed: ResumeCounts | None = None,
     calls: CallsAhead | None = None,
+    pace: Pace | None = None,
 ) -> EpisodeOutput:
     """Convert an episode to verl's output.
 
@@ -102,6 +104,7 @@ def to_output(
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
         resumed: What updates of the weights did to it, in a training where they come while it is played.
         calls: What became of calls that were made before their turn had ended, where they are.
+        pace: When it was played, in a training whose steps play their own episodes.
     """
     *earlier, last = episode.stretches
     view = TokenView.of(replace(episode, turns=last))
@@ -153,7 +156,7 @@ def to_output(
                 **counts,
                 **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
             },
-            EPISODE: counts,
+            EPISODE: counts if pace is None else {**counts, PACE: asdict(pace)},
             **({SAMPLE: sample_to_dict(episode)} if score_in_verl else {}),
         },
     )

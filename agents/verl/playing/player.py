@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from turntree.agents.verl.episodes.dataset import token_bounds
 from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_output
 from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
+from turntree.agents.verl.records.pace import Pace
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
@@ -59,6 +61,8 @@ class _Played(NamedTuple):
     """That of its environment."""
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
+    pace: Pace | None = None
+    """Of a training whose steps play their own episodes."""
 
 
 class _Group:
@@ -76,13 +80,16 @@ class _RowTurns:
         engine: Samples the turns.
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
+        pace: Learns how long the episode was expected to be as it began.
     """
 
-    def __init__(self, engine: Engine, *, trains: bool, seeded: bool) -> None:
-        self._engine, self._trains, self._seeded = engine, trains, seeded
+    def __init__(self, engine: Engine, *, trains: bool, seeded: bool, pace: Pace) -> None:
+        self._engine, self._trains, self._seeded, self._pace = engine, trains, seeded, pace
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
+        if self._pace.expected is None:
+            self._pace.expected = request.expected
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
         return await self._engine.generate(replace(request, sampling=sampling, reuse=self._trains))
 
@@ -97,6 +104,7 @@ class EpisodePlayer:
     """
 
     def __init__(self, rollout_config: Any, tokenizer: Any, on_resume: OnResume | None = None) -> None:
+        self._slots = int(rollout_config.max_num_seqs)
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
@@ -211,11 +219,11 @@ class EpisodePlayer:
         resumed = None
         lost: list[FailureKind] = []
         env_kind = kind_of_env(row)
-        calls = None
+        calls, pace = None, Pace(slots=self._slots)
         if self._calls:
             calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
         while len(lost) < ATTEMPTS:
-            resumed = await self._attempt(row, index, sampling, engine, trains, calls)
+            resumed = await self._attempt(row, index, sampling, engine, trains, calls, pace)
             episode = resumed.episode
             kind = failure_kind(episode)
             if kind is None:
@@ -226,8 +234,10 @@ class EpisodePlayer:
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        kept = resumed if self.resuming and trains else None
-        return _Played(episode, tuple(lost), labels, trains, kept, env_kind, calls)
+        pace.ended, pace.sampled = time.time(), sum(len(turn.completion.token_ids) for turn in episode.turns)
+        if self.resuming:  # its steps are no spans of time in which episodes are played
+            return _Played(episode, tuple(lost), labels, trains, resumed if trains else None, env_kind, calls)
+        return _Played(episode, tuple(lost), labels, trains, None, env_kind, calls, pace)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -293,6 +303,7 @@ class EpisodePlayer:
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
                     calls=one.calls,
+                    pace=one.pace,
                 )
             )
             if self._last is not None and not one.recorded and not episode.masked:
@@ -308,6 +319,7 @@ class EpisodePlayer:
         engine: Callable[[], Engine],
         trains: bool,
         calls: CallsAhead | None,
+        pace: Pace,
     ) -> ResumedPlay:
         kind = kind_of_env(row)
         try:
@@ -323,7 +335,7 @@ class EpisodePlayer:
                 calls_ahead=calls,
                 lengths=self._lengths,
             )
-            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
+            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, pace=pace)
             if self.resuming is None:
                 resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)
             elif not trains:
