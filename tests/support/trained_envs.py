@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -11,6 +12,8 @@ from typing import Any
 
 from machine_speed import eventually
 
+from turntree.agents.engines.protocol import Completion, TurnRequest
+from turntree.agents.resuming.lost_turns import LostTurns
 from turntree.envs import Env, Message, Reply, Task
 from turntree.envs.sandbox import PythonSandbox
 from turntree.rewards import Sample, default_judge, reward, score_batch
@@ -47,6 +50,40 @@ class Forking(Talking):
 
     quick = True
     forkable = True
+
+
+class Overtaken(Forking):
+    """Kills the engine while it judges a turn that an update overtook, once in all processes, and gives ``folder`` a
+    file ``judging``: the engine's process stands still from before it gets the turn until it is killed."""
+
+    quick = True
+    forkable = True
+
+    def __init__(self, *, folder: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if Overtaken not in _WATCHING:
+            _WATCHING.add(Overtaken)
+            _kill_at_judged_turn(Path(folder) / "judging")
+
+
+_WATCHING: set[type] = set()
+"""In this process."""
+
+
+def _kill_at_judged_turn(note: Path) -> None:
+    generate = LostTurns.generate
+
+    async def killed(self: LostTurns, request: TurnRequest) -> Completion:
+        if not request.draft or not is_first(note):
+            return await generate(self, request)
+        victims = actors("TurntreeServer")[-1:]
+        kill(victims, signal.SIGSTOP)
+        turn = asyncio.create_task(generate(self, request))
+        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
+        kill(victims)
+        return await turn
+
+    LostTurns.generate = killed  # type: ignore[method-assign]
 
 
 class Repeating(Talking):
@@ -116,20 +153,11 @@ class Deadly(Talking):
         if int(self.current_task.id.partition("/")[2]) in self.lost:
             raise OSError("the disk is full")
         for victim, index in self.victims.items():
-            if self.current_task.id == f"deadly/{index}" and self._is_first(victim):
+            if self.current_task.id == f"deadly/{index}" and is_first(Path(self.folder) / victim):
                 getattr(self, f"kill_{victim}")()
         if self.current_task.id == f"deadly/{self.whole}":  # an actor has this title once it has been made
             eventually(lambda: len(actors("TurntreeServer")) == self.replicas, 120)
         return "again"
-
-    def _is_first(self, victim: str) -> bool:
-        try:
-            note = os.open(Path(self.folder) / victim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            return False
-        os.write(note, str(time.time()).encode())
-        os.close(note)
-        return True
 
     def kill_tool(self) -> None:
         before = set(processes(os.getpid()))
@@ -170,6 +198,17 @@ class Deadly(Talking):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_first(path: Path) -> bool:
+    """Whether nobody has made this file yet, with the time in it."""
+    try:
+        note = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    os.write(note, str(time.time()).encode())
+    os.close(note)
+    return True
+
+
 def processes(parent: int, name: str = "") -> Iterable[int]:
     """Processes under ``parent`` with ``name`` in their command line."""
     for folder in Path("/proc").glob("[0-9]*"):
@@ -194,8 +233,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def kill(pids: Iterable[int]) -> None:
+def kill(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
     pids = list(pids)
     assert pids, "there is nobody to kill"
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)
