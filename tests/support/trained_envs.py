@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from machine_speed import eventually
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.resuming.lost_turns import LostTurns
-from turntree.envs import Env, Message, Reply, Task
+from turntree.envs import Env, Message, Reply, Task, Tool
+from turntree.envs.math.arithmetic import Arithmetic
+from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.sandbox import PythonSandbox
 from turntree.rewards import Sample, default_judge, reward, score_batch
 
@@ -53,30 +56,26 @@ class Forking(Talking):
 
 
 class Overtaken(Forking):
-    """Kills the engine while it judges a turn that an update overtook, once in all processes, and gives ``folder`` a
-    file ``judging``: the engine's process stands still from before it gets the turn until it is killed."""
+    """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
+    ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
 
     quick = True
     forkable = True
 
-    def __init__(self, *, folder: str, **kwargs: Any) -> None:
+    def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if Overtaken not in _WATCHING:
-            _WATCHING.add(Overtaken)
-            _kill_at_judged_turn(Path(folder) / "judging")
+        _kill_at_judged_turn(Path(folder) / "judging", server)
 
 
-_WATCHING: set[type] = set()
-"""In this process."""
-
-
-def _kill_at_judged_turn(note: Path) -> None:
+@cache
+def _kill_at_judged_turn(note: Path, server: str) -> None:
+    """In this process, whatever environments it makes."""
     generate = LostTurns.generate
 
     async def killed(self: LostTurns, request: TurnRequest) -> Completion:
         if not request.draft or not is_first(note):
             return await generate(self, request)
-        victims = actors("TurntreeServer")[-1:]
+        victims = actors(server)[-1:]
         kill(victims, signal.SIGSTOP)
         turn = asyncio.create_task(generate(self, request))
         await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
@@ -122,6 +121,26 @@ def brevity(sample: Sample) -> float | None:
 def first(samples: Sequence[Sample]) -> list[float]:
     """Pays one sample of a task."""
     return [1.0] + [0.0] * (len(samples) - 1)
+
+
+class Slow(Arithmetic):
+    """Its calculator takes a while, and writes each call that it is asked to the file ``asked``."""
+
+    def __init__(self, *, asked: str, pure: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+        def calculator(expression: str) -> str:
+            """Do one operation on two whole numbers.
+
+            Args:
+                expression: Such as 3*4.
+            """
+            with open(asked, "a") as file:
+                file.write(f"{expression!r}\n")
+            time.sleep(0.05)
+            return str(one_operation_calculator(expression))
+
+        self.tools = (Tool(calculator, pure=pure),)
 
 
 class Deadly(Talking):

@@ -125,6 +125,13 @@ def test_a_training_that_was_killed_learns_from_each_row_once(resumed: Training,
 
 
 @pytest.mark.release
+def test_rows_that_come_twice_are_noticed(resumed: Training) -> None:
+    """Control: with those of the step that was lost."""
+    with pytest.raises(AssertionError):
+        require_each_row_once([row for batch in resumed.batches for row in batch])
+
+
+@pytest.mark.release
 def test_what_was_begun_before_the_kill_is_played_with_other_noise(resumed: Training) -> None:
     """The first two steps' seeds are those that the checkpoint's policy has learnt from."""
     learnt = {seed for step in range(1, SAVED_AT + 1) for seed in seeds(resumed, step)}
