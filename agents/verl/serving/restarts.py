@@ -76,7 +76,7 @@ def _is_alone(_: Any) -> bool:
 
 
 class ServerLife:
-    """One process of a server: whether it samples with the trainer's weights, which a restarted one has not at first."""
+    """One process of a server: whether it samples with the trainer's weights, which a restarted one lacks at first."""
 
     def __init__(self, rank: int) -> None:
         self.id = uuid4().hex
