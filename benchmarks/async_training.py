@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from algorithms import STYLE, first_and_last
-from provenance import kept_from, provenance
+from common.provenance import kept_from, provenance
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.verl.launch import StepReport, train

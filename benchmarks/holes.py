@@ -163,7 +163,7 @@ async def by_verl(renderer: Renderer, engine: Any, count: int) -> list[float]:
 
     from turntree.agents.verl.playing.player import EpisodePlayer
 
-    lengths = {"prompt_length": 64, "response_length": 256}
+    lengths = {"prompt_length": 64, "response_length": 256, "max_num_seqs": 64}
     config = OmegaConf.create({"name": "turntree", "seed": 1, **lengths, "custom": {"turntree": {}}})
     player = EpisodePlayer(config, renderer.tokenizer)
     row = {"env_id": f"{__name__}:Slow", "env_kwargs": "{}", "session_id": 0, "global_steps": 1}

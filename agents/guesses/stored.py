@@ -1,6 +1,6 @@
 """Stored turns as guesses: what an earlier trajectory sampled at the same state.
 
-Turns are keyed by the exact tokens of the prompt and by the sampler's transforms.
+Turns are keyed by the exact tokens of the prompt, the sampler's transforms and the sample's number in its group.
 Reuse therefore goes on across a tool call exactly as long as the observation is
 reproduced, and a turn drawn at another temperature is never used. Three modes:
 
@@ -216,7 +216,7 @@ def _base(request: TurnRequest) -> int:
 
 
 def _key(request: TurnRequest, prompt: tuple[int, ...] | None = None) -> tuple[float, ...]:
-    return storage_key(request.prompt_ids if prompt is None else prompt, request.sampling)
+    return *storage_key(request.prompt_ids if prompt is None else prompt, request.sampling), request.sample
 
 
 def _fraction(*parts: int) -> float:

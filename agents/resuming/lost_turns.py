@@ -41,5 +41,5 @@ class LostTurns:
                 return await self._engine.generate(request)
             except EngineLost as error:
                 self._counts.lost_turns += 1
-                logger.warning("a turn is requested again: %s", error)
+                logger.info("a turn is requested again: %s", error)  # the loss of its replica is a warning, once
         return await self._engine.generate(request)

@@ -1,4 +1,4 @@
-"""turntree's sampler of a training, which also writes down what the trainer can read of each batch."""
+"""turntree's samplers of a training, which also write down what the trainer can read of each batch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import transfer_queue
 
+from turntree.agents.verl.episodes.async_sampler import JUDGED, OvertakenReplayBuffer
 from turntree.agents.verl.episodes.sampler import PromptReplayBuffer
 
 COLUMNS = ["response_mask", "rollout_log_probs", "token_levels", "behaviour_log_probs"]
@@ -21,7 +22,33 @@ class Looking(PromptReplayBuffer):
         if batch.partition_id != "train":
             return batch, metrics
         data = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=COLUMNS)
-        rows = [{name: data[name][row].tolist() for name in COLUMNS} for row in range(len(batch.keys))]
-        with open(os.environ["LOOKING"], "a") as file:
-            file.write(json.dumps(rows) + "\n")
+        _write_down([{name: data[name][row].tolist() for name in COLUMNS} for row in range(len(batch.keys))])
         return batch, metrics
+
+
+class LookingAgain(OvertakenReplayBuffer):
+    """The same of an asynchronous training: whose row it is, and the weights that it is of."""
+
+    def sample(self, global_steps: int, *args: Any, **kwargs: Any) -> Any:
+        batch, metrics = super().sample(global_steps, *args, **kwargs)
+        if batch.partition_id != "train":
+            return batch, metrics
+        tasks = transfer_queue.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["index"])["index"]
+        _write_down(
+            [
+                {
+                    "step": global_steps,
+                    "index": int(task),
+                    "session": int(key.split("_")[1]),
+                    "judged": tag[JUDGED],
+                    "versions": [tag["min_global_steps"], tag["max_global_steps"]],
+                }
+                for key, tag, task in zip(batch.keys, batch.tags, tasks, strict=True)
+            ]
+        )
+        return batch, metrics
+
+
+def _write_down(rows: list[Any]) -> None:
+    with open(os.environ["LOOKING"], "a") as file:
+        file.write(json.dumps(rows) + "\n")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import warm_driver
@@ -30,6 +33,16 @@ LOOKING = (
 """Overrides with which a training writes its batches down."""
 RAYS_SECONDS = {"RAY_worker_register_timeout_seconds": 60, "RAY_gcs_server_request_timeout_seconds": 60}
 """How long Ray waits for its own processes to start, by the variable that says so: of a quiet machine."""
+
+
+def kill_trainer() -> float:
+    """``kill -9`` of the process of a running training that holds the policy's optimiser; returns when."""
+    running = psutil.Process().children(recursive=True)
+    trainers = [one for one in running if one.cmdline() and one.cmdline()[0].startswith("ray::WorkerDict")]
+    assert trainers, "there is no trainer to kill"
+    for trainer in trainers:
+        os.kill(trainer.pid, signal.SIGKILL)
+    return time.time()
 
 
 def read_lines(path: Path) -> list[Any]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from machine_speed import eventually
 
-from turntree.envs import Env, Message, Reply, Task
+from turntree.agents.engines.protocol import Completion, TurnRequest
+from turntree.agents.resuming.lost_turns import LostTurns
+from turntree.envs import Env, Message, Reply, Task, Tool
+from turntree.envs.math.arithmetic import Arithmetic
+from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.sandbox import PythonSandbox
 from turntree.rewards import Sample, default_judge, reward, score_batch
 
@@ -47,6 +53,36 @@ class Forking(Talking):
 
     quick = True
     forkable = True
+
+
+class Overtaken(Forking):
+    """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
+    ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
+
+    quick = True
+    forkable = True
+
+    def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        _kill_at_judged_turn(Path(folder) / "judging", server)
+
+
+@cache
+def _kill_at_judged_turn(note: Path, server: str) -> None:
+    """In this process, whatever environments it makes."""
+    generate = LostTurns.generate
+
+    async def killed(self: LostTurns, request: TurnRequest) -> Completion:
+        if not request.draft or not is_first(note):
+            return await generate(self, request)
+        victims = actors(server)[-1:]
+        kill(victims, signal.SIGSTOP)
+        turn = asyncio.create_task(generate(self, request))
+        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
+        kill(victims)
+        return await turn
+
+    LostTurns.generate = killed  # type: ignore[method-assign]
 
 
 class Repeating(Talking):
@@ -87,6 +123,26 @@ def first(samples: Sequence[Sample]) -> list[float]:
     return [1.0] + [0.0] * (len(samples) - 1)
 
 
+class Slow(Arithmetic):
+    """Its calculator takes a while, and writes each call that it is asked to the file ``asked``."""
+
+    def __init__(self, *, asked: str, pure: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+
+        def calculator(expression: str) -> str:
+            """Do one operation on two whole numbers.
+
+            Args:
+                expression: Such as 3*4.
+            """
+            with open(asked, "a") as file:
+                file.write(f"{expression!r}\n")
+            time.sleep(0.05)
+            return str(one_operation_calculator(expression))
+
+        self.tools = (Tool(calculator, pure=pure),)
+
+
 class Deadly(Talking):
     """Kills processes, each when the first answer to its task in ``victims`` is heard, once in all processes; gives
     ``folder`` a file for each, with the time in it. In task ``whole`` it waits until there are ``replicas`` again.
@@ -116,20 +172,11 @@ class Deadly(Talking):
         if int(self.current_task.id.partition("/")[2]) in self.lost:
             raise OSError("the disk is full")
         for victim, index in self.victims.items():
-            if self.current_task.id == f"deadly/{index}" and self._is_first(victim):
+            if self.current_task.id == f"deadly/{index}" and is_first(Path(self.folder) / victim):
                 getattr(self, f"kill_{victim}")()
         if self.current_task.id == f"deadly/{self.whole}":  # an actor has this title once it has been made
             eventually(lambda: len(actors("TurntreeServer")) == self.replicas, 120)
         return "again"
-
-    def _is_first(self, victim: str) -> bool:
-        try:
-            note = os.open(Path(self.folder) / victim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            return False
-        os.write(note, str(time.time()).encode())
-        os.close(note)
-        return True
 
     def kill_tool(self) -> None:
         before = set(processes(os.getpid()))
@@ -170,6 +217,17 @@ class Deadly(Talking):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_first(path: Path) -> bool:
+    """Whether nobody has made this file yet, with the time in it."""
+    try:
+        note = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    except FileExistsError:
+        return False
+    os.write(note, str(time.time()).encode())
+    os.close(note)
+    return True
+
+
 def processes(parent: int, name: str = "") -> Iterable[int]:
     """Processes under ``parent`` with ``name`` in their command line."""
     for folder in Path("/proc").glob("[0-9]*"):
@@ -194,8 +252,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def kill(pids: Iterable[int]) -> None:
+def kill(pids: Iterable[int], how: signal.Signals = signal.SIGKILL) -> None:
     pids = list(pids)
     assert pids, "there is nobody to kill"
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, how)

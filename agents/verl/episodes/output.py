@@ -23,6 +23,7 @@ from turntree.agents.resuming.interrupted_turns import versions_of
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
 from turntree.agents.verl.records.metrics import EPISODE
+from turntree.agents.verl.records.pace import PACE
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -86,7 +87,7 @@ def to_output(
     lost: Sequence[FailureKind] = (),
     rewards: Sequence[str] = (),
     score_in_verl: bool = False,
-    counted: Mapping[str, float] | None = None,
+    counted: Mapping[str, Any] | None = None,
 ) -> EpisodeOutput:
     """Convert an episode to verl's output.
 
@@ -133,7 +134,7 @@ def to_output(
                 "score": score,
                 "acc": float(not masked and done and _verdict(episode, score) > 0),
                 "masked": float(masked),
-                **counts,
+                **{name: value for name, value in counts.items() if name != PACE},
                 **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
             },
             EPISODE: counts,

@@ -48,13 +48,14 @@ def _plain(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
 
 
 def _turntree(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
-    return ServerCall(_plain(parameters, request).parameters, {"state": request.state, "reuse": request.reuse})
+    arguments = {"state": request.state, "reuse": request.reuse, "sample": request.sample}
+    return ServerCall(_plain(parameters, request).parameters, arguments)
 
 
 def _vllm(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
     # A turn ends at turntree's stop tokens; vLLM adds the model's own end tokens otherwise.
     parameters["ignore_eos"] = True
-    parameters["extra_args"] = request_entries(state=request.state, seed=request.sampling.seed, reuse=request.reuse)
+    parameters["extra_args"] = request_entries(**_entries(request))
     return ServerCall(parameters, {})
 
 
@@ -62,8 +63,14 @@ def _sglang(parameters: dict[str, Any], request: TurnRequest) -> ServerCall:
     from turntree.agents.engines.sglang.wire import custom_params
 
     # Marked as turntree's, a turn ends at turntree's stop tokens.
-    parameters["custom_params"] = custom_params(state=request.state, seed=request.sampling.seed, reuse=request.reuse)
+    parameters["custom_params"] = custom_params(**_entries(request))
     return ServerCall(parameters, {})
+
+
+def _entries(request: TurnRequest) -> dict[str, Any]:
+    """What ``request_entries`` takes of a request."""
+    named = {"state": request.state, "seed": request.sampling.seed}
+    return named | {"reuse": request.reuse, "sample": request.sample}
 
 
 _REQUESTS: dict[str, Callable[[dict[str, Any], TurnRequest], ServerCall]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -34,6 +35,7 @@ from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_o
 from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.metrics import CALL_COUNTS
+from turntree.agents.verl.records.pace import PACE, Pace
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
@@ -60,14 +62,17 @@ class _Played(NamedTuple):
     """That of its environment."""
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
+    pace: Pace | None = None
+    """Of a training whose steps play their own episodes."""
 
-    def counted(self) -> dict[str, float]:
-        """What updates of the weights did to it, and what became of its early calls, in trainings with either."""
+    def counted(self) -> dict[str, Any]:
+        """What updates of the weights did to it, what became of its early calls, and its pace, where it has them."""
         resumed = {} if self.resumed is None else asdict(self.resumed.counts)
         calls = {} if self.calls is None else {name: getattr(self.calls, name) for name in CALL_COUNTS}
         return {
             **{f"resume_{name}": value for name, value in resumed.items()},
             **{f"calls_ahead_{name}": value for name, value in calls.items()},
+            **({} if self.pace is None else {PACE: asdict(self.pace)}),
         }
 
 
@@ -85,15 +90,20 @@ class _RowTurns:
     Args:
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
+        sample: As ``TurnRequest.sample``.
+        pace: Learns how long the episode was expected to be as it began; not of one that is played ahead.
     """
 
-    def __init__(self, engine: Engine, *, trains: bool, seeded: bool) -> None:
-        self._engine, self._trains, self._seeded = engine, trains, seeded
+    def __init__(self, engine: Engine, *, trains: bool, seeded: bool, sample: int, pace: Pace | None = None) -> None:
+        self._engine, self._trains, self._seeded, self._sample, self._pace = engine, trains, seeded, sample, pace
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
+        if self._pace is not None and self._pace.expected is None:
+            self._pace.expected = request.expected
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
-        return await self._engine.generate(replace(request, sampling=sampling, reuse=self._trains))
+        request = replace(request, sampling=sampling, reuse=self._trains, sample=self._sample)
+        return await self._engine.generate(request)
 
 
 class EpisodePlayer:
@@ -105,6 +115,7 @@ class EpisodePlayer:
     """
 
     def __init__(self, rollout_config: Any, tokenizer: Any, on_resume: OnResume | None = None) -> None:
+        self._slots = int(rollout_config.max_num_seqs)
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
@@ -218,11 +229,11 @@ class EpisodePlayer:
         resumed = None
         lost: list[FailureKind] = []
         env_kind = kind_of_env(row)
-        calls = None
+        calls, pace = None, Pace(slots=self._slots)
         if self._calls:
             calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
         while len(lost) < ATTEMPTS:
-            resumed = await self._attempt(row, index, sampling, engine, trains, calls)
+            resumed = await self._attempt(row, sampling, engine, trains, calls, pace)
             episode = resumed.episode
             kind = failure_kind(episode)
             if kind is None:
@@ -233,8 +244,10 @@ class EpisodePlayer:
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        kept = resumed if self.resuming and trains else None
-        return _Played(episode, tuple(lost), labels, trains, kept, env_kind, calls)
+        pace.ended, pace.sampled = time.time(), sum(len(turn.completion.token_ids) for turn in episode.turns)
+        if self.resuming:  # its steps are no spans of time in which episodes are played
+            return _Played(episode, tuple(lost), labels, trains, resumed if trains else None, env_kind, calls)
+        return _Played(episode, tuple(lost), labels, trains, None, env_kind, calls, pace)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -243,8 +256,9 @@ class EpisodePlayer:
             row: As in ``play``; ``global_steps`` is the step that it is for.
             engine: Cancels the episode if a turn is aborted.
         """
-        index, step = int(row["index"]), int(row["global_steps"])
-        sampling = self._sampling(sampling_params, step, index, int(row["session_id"]))
+        index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
+        sampling = self._sampling(sampling_params, step, index, session)
+        engine = _RowTurns(engine, trains=True, seeded=True, sample=session)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
         broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
@@ -308,13 +322,13 @@ class EpisodePlayer:
     async def _attempt(
         self,
         row: Mapping[str, Any],
-        index: int,
         sampling: Sampling,
         engine: Callable[[], Engine],
         trains: bool,
         calls: CallsAhead | None,
+        pace: Pace,
     ) -> ResumedPlay:
-        kind = kind_of_env(row)
+        kind, index = kind_of_env(row), int(row["index"])
         try:
             env = self._envs.take(kind)
             # All samples of a task start in the same state: the environment's seed is the row's index.
@@ -328,7 +342,8 @@ class EpisodePlayer:
                 calls_ahead=calls,
                 lengths=self._lengths,
             )
-            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded)
+            sample = int(row.get("session_id", 0))
+            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample, pace=pace)
             if self.resuming is None:
                 resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)
             elif not trains:

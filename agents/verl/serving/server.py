@@ -123,6 +123,7 @@ class TurntreeServer(ServingTurns):
         *,
         state: DialogueState | None = None,
         reuse: bool = True,
+        sample: int = 0,
     ) -> TokenOutput:
         """Sample one turn after ``prompt_ids``.
 
@@ -131,6 +132,7 @@ class TurntreeServer(ServingTurns):
             sampling_params: verl's names, see ``to_sampling``.
             image_data: Must be ``None``.
             video_data: Must be ``None``.
+            sample: As ``TurnRequest.sample``.
         """
         if image_data or video_data:
             raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
@@ -139,7 +141,7 @@ class TurntreeServer(ServingTurns):
         await self._life.wait_for_weights()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        request = TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse)
+        request = TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse, sample=sample)
         completion = await self._turns.engine.generate(request)
         return to_token_output(completion, self._turns.step)
 

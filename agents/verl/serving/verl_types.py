@@ -8,7 +8,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
-from turntree.agents.engines.request_wire import APART, seed_of, state_of
+from turntree.agents.engines.request_wire import APART, SAMPLE, seed_of, state_of
 from turntree.agents.verl.config.sections import from_mapping, unknown_key
 from turntree.spec_tree import DialogueState
 
@@ -51,7 +51,8 @@ def to_request(
         return None
     plain = {name: value for name, value in parameters.items() if name not in _ENTRIES}
     sampling = to_sampling(plain | {"seed": seed_of(entries)}, default_max_tokens=default_max_tokens)
-    return TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=not entries.get(APART))
+    reuse, sample = not entries.get(APART), int(entries.get(SAMPLE, 0))
+    return TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse, sample=sample)
 
 
 def trained_state(parameters: Mapping[str, Any]) -> DialogueState | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -80,6 +81,24 @@ def test_siblings_that_are_asked_at_once_never_share_a_stored_turn() -> None:
     play.update()
     assert sorted(turn.levels[:1] for turn in play.siblings(5)) == ["", "", "C", "C", "C"]
     assert play.held.used == 3
+
+
+@pytest.mark.parametrize(("numbered", "own"), [(True, True), (False, False)])
+def test_numbered_siblings_begin_with_their_own_stored_turns_whoever_asks_first(numbered: bool, own: bool) -> None:
+    play = Reused(fixed(1, 9, 9, 9), REPLAY)
+
+    def turns(order: Iterable[int], seed: int) -> dict[int, tuple[int, ...]]:
+        how = {number: replace(TURN, seed=seed + number) for number in order}
+        asked = {n: TurnRequest((9,), sampling, sample=n if numbered else 0) for n, sampling in how.items()}
+        return {number: asyncio.run(play.reuse.generate(request)).token_ids for number, request in asked.items()}
+
+    first = turns(range(6), 10)
+    assert len({*first.values()}) == 6
+    again = []
+    for order in (range(6), reversed(range(6))):
+        play.update()
+        again.append(turns(order, 20))
+    assert (again == [first, first]) is own
 
 
 def test_a_turn_that_is_cancelled_while_it_is_scored_has_used_its_ticket_and_leaves_nothing() -> None:

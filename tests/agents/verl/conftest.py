@@ -20,7 +20,7 @@ def rollout_config(tmp_path: Path) -> Any:
     """The part of ``actor_rollout_ref.rollout`` that the player and the loop read."""
     lengths = {"prompt_length": 64, "response_length": 256}
     custom = {"turntree": {"run_dir": str(tmp_path / "run")}}
-    return OmegaConf.create({"name": "turntree", "seed": 1, **lengths, "custom": custom})
+    return OmegaConf.create({"name": "turntree", "seed": 1, "max_num_seqs": 2, **lengths, "custom": custom})
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from engine_training import policy_for, train_engine
-from real_training import PROMPTS, SAMPLES, Training, read_lines, run_training
+from real_training import PROMPTS, SAMPLES, Training, kill_trainer, read_lines, run_training
 from safetensors.torch import load_file
 
 from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow
 
@@ -19,11 +20,23 @@ STALE = "training/off_policy/trajectory_staleness_worst/max"
 STEPS = 4
 
 
-def trained(model: Path, root: Path, *overrides: str, mode: str = "colocate_async", **others: Any) -> Training:
+SAVED_AT, KILLED_AFTER = 2, 3
+"""Steps after which there is a checkpoint, and after which the trainer is killed."""
+WRITTEN = (
+    "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
+    "trainer.v1.sampler.custom_sampler.name=LookingAgain",
+    f"turntree.train_tasks={(STEPS + 1) * PROMPTS}",  # each is in one step; a batch is begun before its step
+)
+SAVING = (*WRITTEN, f"trainer.save_freq={SAVED_AT}", "trainer.resume_mode=auto")
+
+
+def trained(
+    model: Path, root: Path, *overrides: str, mode: str = "colocate_async", env: str = "Forking", **others: Any
+) -> Training:
     return run_training(
         model,
         root,
-        "Forking",
+        env,
         f"mode={mode}",
         "turntree.save_policy_every=1",
         "turntree.env_kwargs.limits.max_turn_tokens=48",
@@ -61,6 +74,88 @@ def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path
     turn = trained(tiny_model, tmp_path, "turntree.asynchronous.on_resume=turn")
     assert turn.status == 0, turn.log[-3000:]
     assert max(report.metrics[STALE] for report in turn.reports) > 0
+
+
+@pytest.fixture(scope="module")
+def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """``kill -9`` of the trainer in the step after the one behind its checkpoint, with episodes of two steps begun."""
+
+    def kill(report: StepReport) -> None:
+        if report.step == KILLED_AFTER:
+            kill_trainer()
+
+    return trained(tiny_model, tmp_path_factory.mktemp("killed"), *SAVING, on_step=kill)
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: Training, tiny_model: Path) -> Training:
+    """The same command again."""
+    assert killed.status != 0
+    assert killed.steps == [*range(1, KILLED_AFTER + 1)]
+    return trained(tiny_model, killed.folder.root.parent, *SAVING)
+
+
+def kept_rows(run: Training) -> list[dict[str, Any]]:
+    """What each update of the final policy was trained on: of a step that was made again the rows of the last time."""
+    by_step = {batch[0]["step"]: batch for batch in run.batches}
+    return [row for step in sorted(by_step) for row in by_step[step]]
+
+
+def require_each_row_once(rows: list[dict[str, Any]]) -> None:
+    """Of each task that was begun all samples are trained on once, in order, by the weights that played them."""
+    trained_on = [(row["index"], row["session"]) for row in rows]
+    assert len(trained_on) == len(set(trained_on)) == STEPS * PROMPTS * SAMPLES
+    assert {session for _, session in trained_on} == {*range(SAMPLES)}
+    for row in rows:
+        assert row["judged"] == row["step"] - 1
+        assert row["versions"] == [row["step"] - 1] * 2
+    # The first step has the batch of its own and the one that is begun ahead: any of these two it is trained on.
+    for step in range(1, STEPS + 1, 2):
+        known = [row["index"] for row in rows if row["step"] < step + 2]
+        assert {*known} <= {*range((step + 1) * PROMPTS)}
+
+
+@pytest.mark.release
+def test_a_training_that_was_killed_learns_from_each_row_once(resumed: Training, tiny_model: Path) -> None:
+    assert resumed.status == 0, resumed.log[-3000:]
+    assert resumed.steps == [*range(SAVED_AT + 1, STEPS + 1)]
+    require_each_row_once(kept_rows(resumed))
+    assert all(report.metrics[STALE] == 0 for report in resumed.reports)
+    assert max(mistrust(resumed, tiny_model, 0)) < 1e-4
+
+
+@pytest.mark.release
+def test_rows_that_come_twice_are_noticed(resumed: Training) -> None:
+    """Control: with those of the step that was lost."""
+    with pytest.raises(AssertionError):
+        require_each_row_once([row for batch in resumed.batches for row in batch])
+
+
+@pytest.mark.release
+def test_what_was_begun_before_the_kill_is_played_with_other_noise(resumed: Training) -> None:
+    """The first two steps' seeds are those that the checkpoint's policy has learnt from."""
+    learnt = {seed for step in range(1, SAVED_AT + 1) for seed in seeds(resumed, step)}
+    assert learnt
+    for step in range(SAVED_AT + 1, STEPS + 1):
+        assert not learnt & seeds(resumed, step)
+
+
+def seeds(run: Training, step: int) -> set[int]:
+    return {record.labels["seed"] for record in run.records(step).values()}
+
+
+@pytest.mark.release
+def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    run = trained(*(tiny_model, tmp_path, *WRITTEN, f"turntree.env_kwargs.folder={tmp_path}"), env="Overtaken")
+    assert run.status == 0, run.log[-3000:]
+    assert (tmp_path / "judging").exists()
+    assert run.steps == [*range(1, STEPS + 1)]
+    require_each_row_once(kept_rows(run))
+    assert sum(report.metrics["async/lost_turns"] for report in run.reports) >= 1
+    for report in run.reports:
+        assert report.metrics[STALE] == 0
+        assert report.metrics["turntree/failures"] == 0
+    assert max(mistrust(run, tiny_model, 0)) < 1e-4
 
 
 def mistrust(run: Training, model: Path, shift: int) -> list[float]:

@@ -24,7 +24,7 @@ from turntree.spec_tree import DialogueState
 SAMPLING = Sampling(temperature=0.5, max_tokens=3, stop_token_ids=(9,), seed=4)
 VERLS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 STATE = DialogueState.from_tokens((5,), task="t")
-ASKED = TurnRequest((5,), SAMPLING, state=STATE)
+ASKED = TurnRequest((5,), SAMPLING, state=STATE, sample=3)
 
 
 class Servers:
@@ -82,7 +82,9 @@ def test_vllm_takes_state_and_seed_in_extra_args_and_no_other_end_of_a_turn() ->
     assert parameters["ignore_eos"] is True
 
 
-@pytest.mark.parametrize(("backend", "given"), [("turntree", {"state": STATE, "reuse": True}), ("trtllm", {})])
+@pytest.mark.parametrize(
+    ("backend", "given"), [("turntree", {"state": STATE, "reuse": True, "sample": 3}), ("trtllm", {})]
+)
 def test_a_backend_that_is_not_known_is_given_the_seed_and_no_state(backend: str, given: dict[str, Any]) -> None:
     parameters, arguments = server_call(backend, ASKED)
     assert (parameters["seed"], arguments) == (4, given)

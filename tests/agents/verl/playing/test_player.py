@@ -9,7 +9,6 @@ from typing import Any
 import meeting
 import pytest
 from fragile_env import Fragile
-from omegaconf import OmegaConf
 from recording_engine import RecordingEngine
 from tables import table
 
@@ -19,6 +18,8 @@ from turntree.agents.errors import EngineLost
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.playing.idle_envs import IdleEnvs
 from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.records.metrics import EPISODE
+from turntree.agents.verl.records.pace import PACE
 from turntree.rewards import Sample, reward
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
@@ -182,9 +183,25 @@ async def test_a_coupled_validation_says_what_changed_since_the_last_one(stage: 
 
 
 async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:
-    stage.config = OmegaConf.create({"name": "turntree", "seed": 1, "prompt_length": 9, "response_length": 99})
+    del stage.config.custom
     await stage.play("good")
     assert not list(tmp_path.iterdir())
+
+
+async def test_the_pace_of_an_episode_is_told_to_the_step_and_not_to_verls_validation(stage: Stage) -> None:
+    stage.settings.longest_first = True
+    player, expected = stage.player(), []
+    for texts in (["fragile(a)", "good"], ["good"]):
+        engine = stage.engine(*texts)
+        output = await player.play(SAMPLING, stage.row, lambda engine=engine: engine)  # type: ignore[misc]
+        pace = output.extra_fields[EPISODE][PACE]
+        assert pace["slots"] == stage.config.max_num_seqs
+        assert pace["began"] <= pace["ended"]
+        assert pace["sampled"] == sum(output.response_mask)
+        expected.append((pace["expected"], pace["sampled"]))
+        assert PACE not in told(output)
+    (unknown, first), (then, _) = expected
+    assert (unknown, 0 < then <= first) == (0.0, True), "about as long as it was, from its beginning on"
 
 
 async def test_a_broken_environment_is_not_used_again(stage: Stage) -> None:

@@ -158,6 +158,7 @@ async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
     await ahead(pipe, slots=4, size=2)
     assert pipe.asked == [replace(request, ahead_for=row["global_steps"]) for request in wanted.asked]
     assert {request.ahead_for for request in wanted.asked} == {0}
+    assert {request.sample for request in wanted.asked} == {0, 1}
 
 
 async def test_nothing_is_recorded_of_what_is_played_ahead(

@@ -1,0 +1,93 @@
+"""A real training whose tool calls are made ahead, with the store of another run: what it has of both.
+
+The policy is the demo's, which makes real calls. Both runs have the same tasks and noise.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from real_training import PROMPTS, SAMPLES, Training, run_training
+
+from turntree.agents.demo.warm_start import warm_started_policy
+from turntree.agents.episodes.record import Record
+
+pytestmark = [pytest.mark.slow, pytest.mark.release]
+
+STEPS = 2
+"""The second has the tasks of the first."""
+NEAR_TIES = 3
+"""Episodes of a step that may differ, of 16: batches are summed in another order, in float32."""
+
+
+def run(root: Path, *overrides: str, pure: bool) -> Training:
+    settings = "tool_format: compact, system_prompt: '', max_numbers: 4, limits: {max_turns: 6, max_turn_tokens: 16}"
+    return run_training(
+        warm_started_policy(),
+        root,
+        "Slow",
+        "speculation=[tree,calls]",
+        f"turntree.env_kwargs={{{settings}, asked: {root / 'asked'}, pure: {str(pure).lower()}}}",
+        "actor_rollout_ref.actor.optim.lr=0.0005",
+        "data.max_response_length=160",
+        *overrides,
+        steps=STEPS,
+    )
+
+
+@pytest.fixture(scope="module")
+def impure(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    """Without a store; nothing says that its tool may be called ahead."""
+    return run(tmp_path_factory.mktemp("impure"), f"trainer.save_freq={STEPS}", pure=False)
+
+
+@pytest.fixture(scope="module")
+def ahead(impure: Training, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    return run(tmp_path_factory.mktemp("ahead"), f"turntree.store={impure.folder.root}", pure=True)
+
+
+def counted(training: Training, name: str) -> list[float]:
+    return [report.metrics[f"turntree/{name}"] for report in training.reports]
+
+
+def calls(training: Training) -> int:
+    """Those of the episodes."""
+    episodes = [record.episode for step in range(1, STEPS + 1) for record in training.records(step).values()]
+    return sum(len(message.tool_calls) for episode in episodes for message in episode.messages)
+
+
+def tokens(record: Record) -> list[tuple[int, ...]]:
+    return [turn.completion.token_ids for turn in record.episode.turns]
+
+
+def asked(training: Training) -> int:
+    """Times that the tool itself was called."""
+    return len((training.folder.root.parent / "asked").read_text().splitlines())
+
+
+def test_calls_are_made_ahead_from_the_store_of_another_run_on(ahead: Training) -> None:
+    assert ahead.status == 0, ahead.log[-3000:]
+    assert ahead.steps == [*range(1, STEPS + 1)]
+    made, used, wasted = (counted(ahead, f"calls_ahead_{name}") for name in ("made", "used", "wasted"))
+    assert min(used) > 0, "in the first step as well, in which only the store of the other run knows turns"
+    assert made == [one + other for one, other in zip(used, wasted, strict=True)]
+    assert sum(counted(ahead, "calls_ahead_saved_seconds")) > 0
+    assert counted(ahead, "past_turns")[0] > 0
+    assert asked(ahead) == calls(ahead) + sum(wasted), "what was used was called once"
+
+
+def test_a_tool_that_is_not_pure_is_never_called_ahead(impure: Training) -> None:
+    """Control: nor is a store counted where none was given."""
+    assert impure.status == 0, impure.log[-3000:]
+    assert sum(counted(impure, "calls_ahead_made")) == 0
+    assert asked(impure) == calls(impure) > PROMPTS * SAMPLES
+    assert not any(report.metrics.get("turntree/past_turns") for report in impure.reports)
+
+
+def test_neither_the_store_nor_the_calls_change_a_token(impure: Training, ahead: Training) -> None:
+    for step in range(1, STEPS + 1):
+        one, other = impure.records(step), ahead.records(step)
+        assert one.keys() == other.keys()
+        differing = [place for place in one if tokens(one[place]) != tokens(other[place])]
+        assert len(differing) <= NEAR_TIES, f"step {step}: {differing}"
