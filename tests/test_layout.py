@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib
 import pkgutil
+import runpy
 import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -130,6 +131,25 @@ def test_a_folder_has_at_most_fifteen_modules_and_says_what_it_is_for():
                 f"{folder.relative_to(ROOT)} has {len(modules)} modules; give some a room of their own"
             )
             assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder}: what lives there?"
+
+
+def grown(root: Path, bounds: dict[str, int]) -> dict[str, float]:
+    """The figures of the layout that are above their bounds."""
+    found = runpy.run_path(str(ROOT / "scripts/layout_figures.py"))["figures"](root)
+    return {name: found[name] for name, most in bounds.items() if found[name] > most}
+
+
+def test_the_code_does_not_grow_back() -> None:
+    """A bound goes down with the code; one that must go up says why in its commit."""
+    assert not grown(ROOT, table(__file__, "figures"))
+
+
+def test_the_test_above_sees_what_grows(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    lines = "\n".join(f"    x = {number}" for number in range(60))
+    (tmp_path / "envs/long.py").write_text(f"def f({', '.join('abcdefgh')}):\n{lines}\n")
+    few = {"functions with more than 7 parameters": 0, "functions above 50 lines of code": 0, "longest module": 60}
+    assert set(grown(tmp_path, few)) == set(few)
 
 
 @pytest.mark.parametrize("package", ["turntree.envs", "turntree.rewards", "turntree.spec_tree"])

@@ -49,7 +49,6 @@ def request_entries(
     sample: int = 0,
     given: int = 0,
     judged: bool = False,
-    most: int = 0,
 ) -> dict[str, Any]:
     """The entries of one request.
 
@@ -59,7 +58,6 @@ def request_entries(
         sample: As ``TurnRequest.sample``.
         given: Tokens at the end of the prompt that are the first ones of the turn.
         judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
-        most: Most tokens of a judged turn, which its request does not sample itself.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -79,20 +77,20 @@ def request_entries(
     if given:
         entries[GIVEN] = given
     if judged:
-        entries |= {JUDGED: True, MOST: most}
+        entries[JUDGED] = True
     return entries
 
 
 def turn_entries(request: TurnRequest, *, given: int, judged: bool = False) -> dict[str, Any]:
     """The entries of a turn's request; of a judged one the draft stands in the prompt."""
-    return request_entries(
+    entries = request_entries(
         state=request.state,
         seed=request.sampling.seed,
         draft=() if judged else request.draft,
         given=given,
         judged=judged,
-        most=request.sampling.max_tokens,
     )
+    return entries | ({MOST: request.sampling.max_tokens} if judged else {})  # which its request does not sample
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -44,27 +45,37 @@ class Answer(Protocol):
         ...
 
 
-class Choice(Protocol):
-    """One turn of an answer."""
+class Choice(ABC):
+    """One turn of an answer.
 
-    text: TurnText
-    """What was sampled so far."""
+    Args:
+        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
+    """
+
+    def __init__(self, index: int, text: TurnText, tokenizer: Any = None) -> None:
+        self.text = text
+        """What was sampled so far."""
+        self._index, self._tokenizer, self._shown = index, tokenizer, 0
 
     def first(self) -> Iterator[dict[str, Any]]:
         """The pieces of a stream before the first token."""
-        ...
+        return iter(())
 
+    @abstractmethod
     def grown(self) -> Iterator[dict[str, Any]]:
         """The piece that is to be shown now, if any."""
-        ...
 
+    @abstractmethod
     def last(self, turn: SampledTurn) -> Iterator[dict[str, Any]]:
         """The rest of the pieces, once the turn has ended."""
-        ...
 
+    @abstractmethod
     def whole(self, turn: SampledTurn) -> dict[str, Any]:
         """The choice of an answer in one piece."""
-        ...
+
+    def _next(self, text: str) -> str:
+        piece, self._shown = text[self._shown :], max(self._shown, len(text))
+        return piece
 
 
 class ReadTurn(NamedTuple):
@@ -125,20 +136,8 @@ class Choices:
         return ({**self._head, "choices": [piece]} for piece in pieces)
 
 
-class TextChoice:
-    """A choice of completions.
-
-    Args:
-        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
-    """
-
-    def __init__(self, index: int, text: TurnText, tokenizer: Any = None) -> None:
-        self.text = text
-        self._index, self._tokenizer, self._shown = index, tokenizer, 0
-
-    def first(self) -> Iterator[dict[str, Any]]:
-        """Nothing."""
-        return iter(())
+class TextChoice(Choice):
+    """A choice of completions."""
 
     def grown(self) -> Iterator[dict[str, Any]]:
         """The text that stays whatever follows."""
@@ -153,10 +152,6 @@ class TextChoice:
         """The choice."""
         return self._piece(turn.text) | {**self._logprobs(turn), "finish_reason": self._reason(turn)}
 
-    def _next(self, text: str) -> str:
-        piece, self._shown = text[self._shown :], max(self._shown, len(text))
-        return piece
-
     def _piece(self, text: str) -> dict[str, Any]:
         return {"index": self._index, "text": text, "logprobs": None, "finish_reason": None}
 
@@ -168,7 +163,7 @@ class TextChoice:
         return answers.finish_reason(turn.completion)
 
 
-class ChatChoice:
+class ChatChoice(Choice):
     """A choice of chat completions.
 
     Args:
@@ -176,7 +171,6 @@ class ChatChoice:
         openings: Texts with which a call may begin.
         opened: What the prompt opened of a thought.
         several: Whether more than one call may be answered with.
-        tokenizer: Of the model, for log-probabilities; ``None`` if none are asked for.
     """
 
     def __init__(
@@ -190,11 +184,10 @@ class ChatChoice:
         several: bool = True,
         tokenizer: Any = None,
     ) -> None:
-        self.text = text
-        self._index, self._parser, self._several, self._tokenizer = index, parser, several, tokenizer
+        super().__init__(index, text, tokenizer)
+        self._parser, self._several = parser, several
         self._marks = text.stops + openings
         self._opened = opened
-        self._shown = 0
         self._parsed: ReadTurn | None = None
 
     def parsed(self, turn: SampledTurn) -> ReadTurn:
@@ -243,10 +236,6 @@ class ChatChoice:
             "message": answers.message(*self.parsed(turn)) | {"refusal": None},
             **self._ended(turn),
         }
-
-    def _next(self, text: str) -> str:
-        piece, self._shown = text[self._shown :], max(self._shown, len(text))
-        return piece
 
     def _piece(self, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}

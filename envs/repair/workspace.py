@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from turntree.envs.errors import ToolError
 from turntree.envs.nearest import nearest_hint
@@ -124,12 +124,6 @@ class Workspace(Toolset):
                 )
             return ""
 
-    def fresh(self) -> Self:
-        """The workspace of one episode, with its own processes."""
-        copy = type(self).__new__(type(self))
-        copy.__setstate__(self.__getstate__())
-        return copy
-
     def close(self) -> None:
         """End the processes."""
         runner, self._runner = self._runner, None
@@ -143,6 +137,3 @@ class Workspace(Toolset):
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_runner": None, "files": dict(self.files)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)

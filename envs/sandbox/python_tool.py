@@ -98,8 +98,8 @@ class PythonTool(Toolset):
 
     def fresh(self) -> Self:
         """The tool of one episode, with its own processes."""
-        copy = type(self).__new__(type(self))
-        copy.__setstate__(self.__getstate__() | {"_cells": []})
+        copy = super().fresh()
+        copy._cells.clear()
         return copy
 
     def close(self) -> None:
@@ -116,6 +116,3 @@ class PythonTool(Toolset):
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_runner": None, "_cells": list(self._cells)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)

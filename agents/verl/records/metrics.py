@@ -208,15 +208,10 @@ def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     def total(name: str) -> float:
         return float(sum(row.extra[EPISODE][f"resume_{name}"] for row in rows))
 
+    alike = ("interruptions", "judged_turns", "passes_saved", "judging_seconds", "rewinds", "lost_turns")
     values = {
-        "interruptions": total("interruptions"),
-        "judged_turns": total("judged_turns"),
+        **{name: total(name) for name in (*alike, "stale_episodes")},
         "dropped_tokens": total("dropped"),
-        "passes_saved": total("passes_saved"),
-        "judging_seconds": total("judging_seconds"),
-        "rewinds": total("rewinds"),
-        "lost_turns": total("lost_turns"),
-        "stale_episodes": total("stale_episodes"),
         "versions": _mean([row.extra["max_global_steps"] - row.extra["min_global_steps"] + 1.0 for row in rows]),
     }
     if offered := total("offered"):
@@ -249,12 +244,6 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
     # The scaled sum of n independent standard normal scores is standard normal again.
     values |= {name: sum(several) / math.sqrt(len(several)) for name, several in scores.items()}
     return values
-
-
-def metrics_table() -> str:
-    """``METRICS`` as the table of ``docs/metrics.md``."""
-    rows = (f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS)
-    return "\n".join(["| name | meaning |", "|---|---|", *rows])
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -22,12 +22,7 @@ class StepCounters:
         replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
     """
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        replica_rank: int,
-        turns: GuessedTurns,
-    ) -> None:
+    def __init__(self, settings: RunSettings, replica_rank: int, turns: GuessedTurns) -> None:
         self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
         self._every = settings.save_policy_every if self._folder else 0
         self._turns = turns

@@ -106,7 +106,7 @@ def test_while_it_is_off_there_are_none(made: Made) -> None:
         {"presence_penalty": 0.5},
         {"frequency_penalty": 0.5},
         {"repetition_penalty": 1.1},
-        {"extra_args": request_entries(given=2, judged=True, most=5)},
+        {"extra_args": request_entries(given=2, judged=True)},
     ],
     ids=lambda asked: next(iter(asked)),
 )
