@@ -90,7 +90,7 @@ def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it(stuck: Ca
 
 
 def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model(stuck: Callable[[], str]) -> None:
-    executor = ToolExecutor(seconds=0.2, max_workers=1)
+    executor = ToolExecutor(seconds=patience(0.2), max_workers=1)
     late, never = executor.run([job(stuck), job(say("x"))])
     assert not late.failed
     assert isinstance(never.error, ToolFailure)
@@ -98,7 +98,7 @@ def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model(stu
 
 
 def test_what_is_left_to_the_episode_bounds_a_call_too(stuck: Callable[[], str]) -> None:
-    [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=0.1)
+    [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=patience(0.2))
     assert outcome.late
 
 
