@@ -22,7 +22,8 @@ NEAR_TIES = 3
 
 
 def run(root: Path, *overrides: str, pure: bool) -> Training:
-    settings = "tool_format: compact, system_prompt: '', max_numbers: 4, limits: {max_turns: 6, max_turn_tokens: 16}"
+    settings = "tool_format: compact, system_prompt: '', min_numbers: 4, max_numbers: 4"
+    settings += ", limits: {max_turns: 6, max_turn_tokens: 16}"
     return run_training(
         warm_started_policy(),
         root,
