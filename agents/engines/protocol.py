@@ -154,6 +154,10 @@ class DraftStats:
     entropy_variance: float = 0.0
     """Sum over sampled tokens of the variance of -log p under that distribution, nats squared."""
 
+    def untested(self) -> DraftStats:
+        """Without the sums about acceptance: of a store that has seen what the same noise drew, it tells nothing."""
+        return replace(self, tested=0, matched=0, expected=0.0, variance=0.0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TopLogprobs:

@@ -54,6 +54,8 @@ class GuessedTurns:
         remember: Called with each turn that was continued, as the engine itself saw only the rest of it: a forest's
             ``insert``.
         note: Called with each finished turn of training.
+        past: Whether the store of drafts has turns of other runs, whose noise may be that of this one: monitors then
+            test no acceptance.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class GuessedTurns:
         slots: IdleSlots | None = None,
         remember: Remember | None = None,
         note: Remember | None = None,
+        past: bool = False,
     ) -> None:
         self.engine = engine
         self.monitors = Monitors()
@@ -73,6 +76,7 @@ class GuessedTurns:
         self._slots = slots
         self._remember = remember
         self._note = note
+        self._past = past
         self._early = EarlyPasses()
         self._told = ToldGuesses()
 
@@ -97,7 +101,7 @@ class GuessedTurns:
         if completion.top is not None and drawn.request.sampling.top_logprobs != request.sampling.top_logprobs:
             completion = replace(completion, top=narrowed(completion.top, request.sampling.top_logprobs))
         if counts:
-            self.monitors.add([completion])
+            self.monitors.add([replace(completion, draft=completion.draft.untested()) if self._past else completion])
         self.count(len(request.prompt_ids), len(completion.token_ids), completion.cached_tokens, completion.draft)
         if self._note is not None and not drawn.aborted and request.reuse and request.state is not None:
             self._note(request.state, completion.token_ids)
@@ -252,9 +256,6 @@ def _redraw(request: TurnRequest, guess: Guess) -> TurnRequest:
 
 
 def _of_used_noise(completion: Completion, level: Level) -> Completion:
-    """A turn whose noise has been used before, also where its tokens differ from the guess.
-
-    A store of drafts has seen the earlier tokens, so that acceptance of drafts tells nothing about exactness.
-    """
-    untested = replace(completion.draft, tested=0, matched=0, expected=0.0, variance=0.0)
-    return replace(completion, levels=str(level) * len(completion.token_ids), draft=untested)
+    """A turn whose noise has been used before, also where its tokens differ from the guess: a store of drafts has seen
+    the earlier ones."""
+    return replace(completion, levels=str(level) * len(completion.token_ids), draft=completion.draft.untested())

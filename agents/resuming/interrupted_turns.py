@@ -136,9 +136,8 @@ async def judge(
     counts.passes_saved += max(0, len(turn.token_ids) - turn.draft.verify_steps)
     seed = request.sampling.seed
     level = Level.C if seed is not None and seed in trained else Level.B
-    # The store of drafts has seen tokens of this noise, so that acceptance of drafts tells nothing about exactness.
-    untested = replace(turn.draft, tested=0, matched=0, expected=0.0, variance=0.0)
-    return replace(turn, levels=str(level) * len(turn.token_ids), draft=untested)
+    # The store of drafts has seen tokens of this noise.
+    return replace(turn, levels=str(level) * len(turn.token_ids), draft=turn.draft.untested())
 
 
 def longer(guess: Sequence[int], judged: Sequence[int]) -> tuple[int, ...]:

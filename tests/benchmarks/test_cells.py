@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_modules import benchmark_module
+from benchmark_modules import BENCHMARKS, benchmark_module
 
 
 @dataclass
@@ -54,3 +55,14 @@ def test_rows_of_two_machines_do_not_share_a_file(cells, tmp_path):
 def test_without_a_file_nothing_is_kept(tmp_path):
     benchmark_module("common.cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
     assert not list(tmp_path.iterdir())
+
+
+def test_scripts_import_their_parts_by_the_room_that_they_lie_in() -> None:
+    scripts = {path.stem for path in BENCHMARKS.glob("*.py")}
+    parts, found = {path.stem for path in BENCHMARKS.glob("*/*.py")} - scripts, set()
+    for path in BENCHMARKS.rglob("*.py"):
+        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        modules = {node.module for node in tree if isinstance(node, ast.ImportFrom) and node.module}
+        assert not modules & parts, f"{path.name} imports a part without its room"
+        found |= {module.rpartition(".")[2] for module in modules}
+    assert len(found & parts) > 20, "the control: parts are imported"

@@ -105,6 +105,7 @@ class TurntreeServer(ServingTurns):
             store=store,
             exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,
+            past=bool(settings.forest.past),
         )
         self._running = asyncio.Event()
         self._running.set()

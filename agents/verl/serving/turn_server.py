@@ -58,6 +58,7 @@ class TurnServer:
         slots: The engine's slots, where precomputed turns run and the engine does not bound them itself.
         restarted: Whether the replica lost an earlier process. It then loads nothing of a checkpoint, as turns
             of it may have been used since.
+        past: As in ``GuessedTurns``.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class TurnServer:
         exchange: Exchange | None = None,
         slots: IdleSlots | None = None,
         restarted: bool = False,
+        past: bool = False,
     ) -> None:
         stored = validation = ahead = None
         if run.reuse.mode is not ReuseMode.NONE:
@@ -93,6 +95,7 @@ class TurnServer:
             slots=slots,
             remember=None if store is None else store.insert,
             note=None if self._shared is None else self._shared.note,
+            past=past,
         )
         """Samples one turn, for this step or for a later one."""
         self.desk = TurnBatchServer(self.engine)

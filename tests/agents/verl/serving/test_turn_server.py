@@ -125,6 +125,19 @@ async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int |
     assert turns.read_counters({}), "a seed counts again after a step without it"
 
 
+@pytest.mark.parametrize("past", [True, False])
+async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(past: bool) -> None:
+    """A run with the seed of the one whose store it was given is drafted from its own noise. Control: without a word
+    of it. What the tokens themselves tell is tested in either."""
+    hit = DraftStats(tested=40, matched=40, expected=8.0, variance=6.4, surprise=9.0, entropy=9.0, entropy_variance=4.0)
+    engine: Any = RecordingEngine(a_turn(7, draft=hit))
+    turns = TurnServer(engine, RunSettings(), rank=0, seed=0, vocabulary=16, max_context=64, past=past)
+    await turns.engine.generate(TurnRequest((1,), Sampling(seed=1)))
+    scores = turns.read_counters({})
+    assert scores["exactness/exact_entropy_z"] == 0
+    assert (scores.get("exactness/exact_acceptance_z", 0) > ALARM) is not past
+
+
 @pytest.mark.parametrize("coupled", [True, False])
 async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_training_with_neither(coupled: bool) -> None:
     """Drafts of three steps, each with a turn of training and one of validation that has the same prompt, and the noise
