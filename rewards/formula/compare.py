@@ -31,6 +31,8 @@ from turntree.rewards.reading.scales import changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
+_APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
+"""Numbers with blanks between them, signs among them: not one value, ``0 -4``."""
 _ROW = 3
 _WORDS_BEFORE = 3
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
@@ -200,6 +202,8 @@ def _same_letters(gold: str, text: str) -> bool:
 
 
 def _parsed(text: str, *, prose: bool) -> Node:
+    if (" -" in text or " +" in text) and _APART.fullmatch(text):
+        raise Malformed("numbers side by side")
     try:
         return parse(text)
     except Malformed:

@@ -39,7 +39,16 @@ from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Un
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
-from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out, united
+from turntree.rewards.formula.units import (
+    check_label,
+    check_words,
+    is_second_answer,
+    opposed,
+    read_unit,
+    singular,
+    spelled_out,
+    united,
+)
 from turntree.rewards.formula.values.constants import renamed
 from turntree.rewards.formula.values.numeric import equal
 from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
@@ -47,6 +56,8 @@ from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.reading import flags
 
 _ARTICLES = frozenset(str.split("the a an is are it in of to"))
+_KINDS = frozenset(("function", "number", "integer"))
+"""What a word of an answer is about: an ``odd function`` is ``odd``."""
 _NUMBER_WORDS = {
     word: number
     for number, word in enumerate(
@@ -192,7 +203,7 @@ class Comparison:
             left, right = (
                 tuple(singular(word) for word in node.words if word not in _ARTICLES) for node in (gold, answer)
             )
-            return left == right
+            return left == right or (len(right) == 2 and right[1] in _KINDS and left == right[:1])
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
             if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
@@ -218,6 +229,9 @@ class Comparison:
     def _against_chain(self, gold: Node, answer: Rel) -> bool | None:
         if answer.terms[0] is None:
             raise Suspect(flags.HEDGE)
+        for side in answer.terms:
+            if isinstance(side, Words):
+                check_label(side.words)
         values = held_chain(answer, gold)
         if "approx" in answer.signs:
             exact = max(answer.signs.index("approx") + 1 - len(answer.terms) + len(values), 0)
@@ -357,17 +371,21 @@ class Comparison:
         right, ours = sides
         if len(right) != len(ours):
             return False
-        if all(equal(part, Num(Fraction(0))) is True for part in right):
+        if any(all(equal(part, Num(Fraction(0))) is True for part in side) for side in sides):
             return False
+        if len(right) == 2 and equal(right[1], Num(Fraction(0))) is True:
+            return isinstance(gold, Ratio) and self._in_order(right, ours)  # a time of the day
         return all(
             equal(Mul((right[one], ours[other])), Mul((right[other], ours[one]))) is True
             for one, other in combinations(range(len(right)), 2)
-        ) and not all(equal(part, Num(Fraction(0))) is True for part in ours)
+        )
 
     def _quantities(self, gold: Node, answer: Node) -> bool | None:
         right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")
         ours, our_words = (answer.value, answer.unit) if isinstance(answer, Quantity) else (answer, "")
         check_words(our_words)
+        if is_second_answer(our_words, beside=right_words):
+            raise Suspect(flags.CANDIDATES)
         if opposed(right_words, our_words):
             return False
         unit, other = read_unit(right_words), read_unit(our_words)

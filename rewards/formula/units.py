@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Sym
+from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS
 from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import free_variables
 from turntree.rewards.reading import flags
@@ -95,6 +96,15 @@ _UNITS = _known_units()
 _HYPHEN = re.compile(r"(?<!\^)-")
 _COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
 """``5 more pages`` is a number of pages, ``5 more than`` that is not."""
+_NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)(?<!s)\.?$")
+_NO_NAMES = frozenset(
+    str.split(
+        "people men women children feet teeth geese mice fish sheep deer left remaining altogether overall january "
+        "february march april may june july august september october november december"
+    )
+)
+"""Words behind a number that are no names although they may begin with a capital and have no ``s``."""
+_ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
 _WRITTEN_OUT = {
     "mph": "mi / h", "kmh": "km / h", "kph": "km / h", "mps": "m / s", "fps": "ft / s", "sqft": "ft ^2", "sqm": "m ^2",
     "cc": "cm ^3", "rpm": "revolution / min", "hz": "Hz",
@@ -223,6 +233,37 @@ def check_words(text: str) -> None:
             raise Suspect(flags.NEGATION)
         if word in flags.HEDGING_WORDS:
             raise Suspect(flags.HEDGE)
+
+
+def check_label(words: tuple[str, ...]) -> None:
+    """Refuse words before a sign of equality that turn it into another relation: ``not = 7``, ``less than = 7``.
+
+    Raises:
+        Suspect: They do.
+    """
+    rest = [word for word in words if word not in _FILLERS and word not in flags.PLACEHOLDERS]
+    if rest and (rest[-1] in ("not", "never") or flags.NEGATIVE_WORDS.issuperset(rest)):
+        raise Suspect(flags.NEGATION)
+    if rest and (rest[-1] == "than" or flags.HEDGING_WORDS.issuperset(rest)):
+        raise Suspect(flags.HEDGE)
+
+
+def is_second_answer(unit: str, *, beside: str) -> bool:
+    """Whether the last word behind a number answers by itself, unless the other value has it too.
+
+    A name is one, a capitalised plural none: nouns and units of titles.
+
+    Example:
+        >>> [is_second_answer(word, beside="") for word in ("Evelyn", "Eggs", "Celsius", "even")]
+        [True, False, False, True]
+    """
+    if _ANSWERS.search(unit):
+        return not _ANSWERS.search(beside)
+    named = _NAME.search(unit)
+    if named is None or named[1].lower() in {*_NO_NAMES, *_FILLERS, *_GENERIC, *beside.lower().split()}:
+        return False
+    known = read_unit(named[1])
+    return named[1].lower() not in ABBREVIATIONS and (known is None or not known.known)
 
 
 def read_unit(text: str) -> Unit | None:

@@ -53,6 +53,7 @@ _ARTICLE = re.compile(
     r"(?:square|cube|reciprocal|negative|opposite|(?:additive |multiplicative )?inverse) of\b)"
 )
 _FEET = re.compile(r"""\s*(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:"|'')\s*""")
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)s?(?![A-Za-z])")
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
 _LONGEST_UNIT = 2
@@ -75,7 +76,7 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         Suspect: The answer hides something.
         Malformed: The answer is not well-formed.
     """
-    text = HALF_OF_DAY.sub(r"\1m", text)
+    text = _ORDINAL.sub("", HALF_OF_DAY.sub(r"\1m", text))
     if "'" in text and (feet := _FEET.fullmatch(text)) is not None:
         text = f"{feet[1]} ft {feet[2]} in"
     if text.startswith("the "):
@@ -143,10 +144,13 @@ class Parser(Commands):
         first = None if self._relation_sign() else self.set()
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
-        if proportion and first is not None:
-            first = self._ratio(first)
         terms: list[Node | None] = [first]
         signs: list[str] = []
+        if proportion and isinstance(first, Words) and self.accept(":"):
+            terms.append(self.set())
+            signs.append("=")
+        elif proportion and first is not None:
+            terms = [self._ratio(first)]
         while (sign := self._relation_sign()) is not None:
             self._congruent = self.take().text == "equiv"
             if sign == "not":
@@ -168,8 +172,8 @@ class Parser(Commands):
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
             return residue([*terms[:-1], last.args[0]], signs, last.args[1])
         if not signs:
-            assert first is not None
-            return first
+            assert terms[0] is not None
+            return terms[0]
         if terms[0] is None and signs == ["="]:
             value = terms[1]
             assert value is not None
