@@ -16,6 +16,7 @@ from turntree.rewards.formula.syntax.plain import bared
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
 from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import ordered
+from turntree.rewards.formula.units import without_unit
 from turntree.rewards.limits import LimitExceeded
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
@@ -114,11 +115,6 @@ def flattened(node: Node) -> Node:
         case Rel(terms, signs):
             return Rel(tuple(None if term is None else flattened(term) for term in terms), signs)
     return node
-
-
-def without_unit(node: Node) -> Node:
-    """The value of a quantity; any other node unchanged."""
-    return node.value if isinstance(node, Quantity) else node
 
 
 def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:

@@ -70,7 +70,7 @@ def without_option(text: str) -> str | None:
 
 
 def _names_several(text: str) -> bool:
-    """Whether options stand side by side with their texts, marked alike: ``A. 1 \\quad B. 2``."""
+    r"""Whether options stand side by side with their texts, marked alike: ``A. 1 \quad B. 2``."""
     marked = [(found[1], found[2]) for found in _MARKED.finditer(_WRAPPING.sub(" ", text))]
     return any(mark == marked[0][1] and letter != marked[0][0] for letter, mark in marked)
 
@@ -96,7 +96,8 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         return Verdict(correct=letter[1] == right[1], method="option")
     labelled = _WITH_TEXT.fullmatch(answer)
     if labelled is not None:
-        if _BESIDE.search(labelled[3]) or _FURTHER_LETTERS.fullmatch(_QUAD.sub(" ", labelled[3]).strip()) or _names_several(text):
+        further = _FURTHER_LETTERS.fullmatch(_QUAD.sub(" ", labelled[3]).strip())
+        if further or _BESIDE.search(labelled[3]) or _names_several(text):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
         return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
     letters = re.findall(r"\b[a-z]\b", answer)

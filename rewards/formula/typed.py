@@ -42,12 +42,12 @@ from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import (
     check_label,
     check_words,
-    is_second_answer,
-    opposed,
-    read_unit,
+    in_one_unit,
     singular,
     spelled_out,
+    unit_of,
     united,
+    without_unit,
 )
 from turntree.rewards.formula.values.constants import renamed
 from turntree.rewards.formula.values.numeric import equal
@@ -381,27 +381,19 @@ class Comparison:
         )
 
     def _quantities(self, gold: Node, answer: Node) -> bool | None:
-        right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")
-        ours, our_words = (answer.value, answer.unit) if isinstance(answer, Quantity) else (answer, "")
-        check_words(our_words)
-        if is_second_answer(our_words, beside=right_words):
-            raise Suspect(flags.CANDIDATES)
-        if opposed(right_words, our_words):
-            return False
-        unit, other = read_unit(right_words), read_unit(our_words)
-        kinds = {item.dimension if item is not None else "" for item in (unit, other)}
-        if unit is not None and other is not None:
-            if unit.dimension != other.dimension:
-                return self._angles(right, ours, unit.dimension, other.dimension)
-            if unit.factor != other.factor:
-                return self.equal(Mul((Num(unit.factor), right)), Mul((Num(other.factor), ours)))
-            return self.equal(right, ours)
-        verdict = self.equal(right, ours)
-        if verdict is not True and kinds == {"percent", ""}:
-            bare, marked = (ours, right) if unit is not None else (right, ours)
+        right, ours = without_unit(gold), without_unit(answer)
+        dimensions = [unit.dimension if (unit := unit_of(node)) is not None else "" for node in (gold, answer)]
+        values = in_one_unit(gold, answer)
+        if values is None:
+            return self._angles(right, ours, *dimensions)
+        verdict = self.equal(*values)
+        if verdict is True or all(dimensions):
+            return verdict
+        if "percent" in dimensions:
+            bare, marked = (ours, right) if dimensions[0] else (right, ours)
             return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
-        if verdict is not True and kinds == {"angle", ""}:
-            return self._angles(right, ours, *(("angle", "radian") if unit is not None else ("radian", "angle")))
+        if "angle" in dimensions:
+            return self._angles(right, ours, *(dimension or "radian" for dimension in dimensions))
         return verdict
 
     def _angles(self, gold: Node, answer: Node, unit: str, other: str) -> bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -222,6 +223,35 @@ def united(node: Node) -> Node:
     return Quantity(Add(tuple(Mul((size, value)) for size, value in zip(sizes, values, strict=True))), last.unit)
 
 
+def unit_of(node: Node) -> Unit | None:
+    """The unit of a quantity; ``None`` for any other node, and for a unit that has no meaning."""
+    return read_unit(node.unit) if isinstance(node, Quantity) else None
+
+
+def without_unit(node: Node) -> Node:
+    """The value of a quantity; any other node unchanged."""
+    return node.value if isinstance(node, Quantity) else node
+
+
+def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """The values of two quantities in one unit; ``None`` where the words of one contradict the other's.
+
+    Raises:
+        Suspect: Words of the answer negate or blur it, or name a second answer.
+    """
+    words, ours = (node.unit if isinstance(node, Quantity) else "" for node in (gold, answer))
+    check_words(ours)
+    if is_second_answer(ours, beside=words):
+        raise Suspect(flags.CANDIDATES)
+    unit, other = unit_of(gold), unit_of(answer)
+    if opposed(words, ours) or (unit and other and unit.dimension != other.dimension):
+        return None
+    values = without_unit(gold), without_unit(answer)
+    if unit is None or other is None or unit.factor == other.factor:
+        return values
+    return Mul((Num(unit.factor), values[0])), Mul((Num(other.factor), values[1]))
+
+
 def check_words(text: str) -> None:
     """Refuse words that negate a value or blur it.
 
@@ -266,6 +296,7 @@ def is_second_answer(unit: str, *, beside: str) -> bool:
     return named[1].lower() not in ABBREVIATIONS and (known is None or not known.known)
 
 
+@lru_cache(maxsize=256)
 def read_unit(text: str) -> Unit | None:
     """The dimension and scale of a unit as written; ``None`` if it has no meaning.
 

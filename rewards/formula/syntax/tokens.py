@@ -54,7 +54,8 @@ _SPACING = frozenset(
         "quad qquad left right bigm Bigm Big big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
         "negthinspace negmedspace negthickspace "
-        "large Large LARGE huge Huge small normalsize nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
+        "large Large LARGE huge Huge small normalsize "
+        "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax therefore because"
     )
 )
