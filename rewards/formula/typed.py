@@ -55,7 +55,7 @@ from turntree.rewards.formula.values.realset import is_set_like, real_set, same_
 from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.reading import flags
 
-_ARTICLES = frozenset(str.split("the a an is are it in of to"))
+_ARTICLES = frozenset(str.split("the a an is are it in of to on"))
 _KINDS = frozenset(("function", "number", "integer"))
 """What a word of an answer is about: an ``odd function`` is ``odd``."""
 _NUMBER_WORDS = {
@@ -88,7 +88,10 @@ _PHRASES: dict[str, Node] = {
         ),
         Const("R"),
     ),
-    **dict.fromkeys(("the empty set", "empty set"), Const("empty")),
+    **dict.fromkeys(
+        ("the empty set", "empty set", "no solution", "no solutions", "no real solution", "no real solutions"),
+        Const("empty"),
+    ),
     "infinity": Const("inf"),
 }
 """Words that name a value, or say the same as others."""

@@ -54,6 +54,11 @@ _ARTICLE = re.compile(
 )
 _FEET = re.compile(r"""\s*(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:"|'')\s*""")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)s?(?![A-Za-z])")
+_HALF_LINE = re.compile(r"\\mathbb\s*\{?R\}?\s*(?:\^|_)\s*\{?\s*(\+|-|>\s*0|<\s*0|\\geq?\s*0|\\leq?\s*0)\s*\}?")
+_HALVES = {
+    **dict.fromkeys(("+", ">0"), r"(0,\infty)"), **dict.fromkeys(("-", "<0"), r"(-\infty,0)"),
+    **dict.fromkeys((r"\ge0", r"\geq0"), r"[0,\infty)"), **dict.fromkeys((r"\le0", r"\leq0"), r"(-\infty,0]"),
+}  # fmt: skip
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
 _LONGEST_UNIT = 2
@@ -77,6 +82,8 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         Malformed: The answer is not well-formed.
     """
     text = _ORDINAL.sub("", HALF_OF_DAY.sub(r"\1m", text))
+    if "mathbb" in text:
+        text = _HALF_LINE.sub(lambda match: _HALVES[match[1].replace(" ", "")], text)
     if "'" in text and (feet := _FEET.fullmatch(text)) is not None:
         text = f"{feet[1]} ft {feet[2]} in"
     if text.startswith("the "):
