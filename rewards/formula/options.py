@@ -18,8 +18,8 @@ _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)",
 _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
 """Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
 _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
-_QUAD = re.compile(r"\\q?quad(?![a-z])")
-_MARKED = re.compile(r"(?:^|[^\sA-Za-z\\]\s*|\\q?quad\s*)\(?([A-Z])\s*([.):])(?=[\s\\]*\S)")
+_QUAD = re.compile(r"\\q?quad(?![a-z])|\\\\")
+_MARKED = re.compile(r"(?:^\s*|[^\sA-Za-z\\]\s*|\\q?quad\s*)\(?([A-Z])\s*([.):])(?=[\s\\]*\S)")
 """The letter of an option with the mark behind it, at the beginning or behind another option's text."""
 _WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")

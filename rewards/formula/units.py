@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 _TABLE = {
     "length": "m meter metre; 1/100 cm centimeter centimetre; 1/1000 mm millimeter millimetre; "
     "1000 km kilometer kilometre; 1/10 dm decimeter decimetre; 1/1000000 \u00b5m micrometer; "
-    "1/1000000000 nm nanometer; "
+    "1/1000000000 nm nanometer; 1/10000000000 angstrom AA; "
     "0.3048 ft foot feet; 0.0254 in inch inches; 0.9144 yd yard; 1609.344 mi mile; 1852 nmi",
     "time": "s sec second; 60 min minute; 3600 h hr hour; 86400 day; 604800 week; 1/1000 ms millisecond; "
     "1/1000000 \u00b5s microsecond; 1/1000000000 ns nanosecond",
@@ -51,7 +51,8 @@ _TABLE = {
     "ruble": "ruble rub",
     "pound sterling": "\u00a3 gbp",
     "force": "N newton newtons; 1000 kN kilonewton",
-    "energy": "J joule; 1000 kJ kilojoule; 1000000 MJ; 1/1000 mJ; 0.0000000000000000001602176634 eV",
+    "energy": "J joule; 1000 kJ kilojoule; 1000000 MJ; 1/1000 mJ; 0.0000000000000000001602176634 eV; "
+    "0.0000000000000001602176634 keV; 0.0000000000001602176634 MeV; 0.0000000001602176634 GeV; 1/10000000 erg",
     "power": "W watt; 1000 kW kilowatt; 1000000 MW megawatt; 1/1000 mW milliwatt",
     "voltage": "V volt; 1000 kV kilovolt; 1/1000 mV millivolt",
     "current": "A amp ampere; 1/1000 mA milliamp; 1/1000000 \u00b5A microamp",
@@ -60,7 +61,7 @@ _TABLE = {
     "resistance": "ohm \u03a9; 1000 k\u03a9 kilohm",
     "charge": "C coulomb; 1/1000000 \u00b5C microcoulomb",
     "frequency": "Hz hertz; 1000 kHz kilohertz; 1000000 MHz megahertz; 1000000000 GHz",
-    "pressure": "Pa pascal; 1000 kPa kilopascal; 101325 atm",
+    "pressure": "Pa pascal; 1000 kPa kilopascal; 1000000 MPa; 1000000000 GPa; 101325 atm",
     "temperature": "K kelvin",
     "celsius": "\u00b0C celsius",
     "fahrenheit": "\u00b0F fahrenheit",

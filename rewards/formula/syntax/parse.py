@@ -154,7 +154,7 @@ class Parser(Commands):
         terms: list[Node | None] = [first]
         signs: list[str] = []
         if proportion and isinstance(first, Words) and self.accept(":"):
-            terms.append(self.set())
+            terms.append(self._side())
             signs.append("=")
         elif proportion and first is not None:
             terms = [self._ratio(first)]
@@ -172,8 +172,7 @@ class Parser(Commands):
             elif sign == "!=" and self.at("="):
                 self.take()
             signs.append(sign)
-            right = self.set()
-            terms.append(self._ratio(right) if self.at(":") and not self.in_braces else right)
+            terms.append(self._side())
         if (modulus := self._modulus()) is not None:
             return residue(terms, signs, modulus)
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
@@ -212,6 +211,10 @@ class Parser(Commands):
         if token.text == "~" and token.kind == "op":
             return "~"
         return _RELATIONS.get(token.text)
+
+    def _side(self) -> Node:
+        side = self.set()
+        return self._ratio(side) if self.at(":") and not self.in_braces else side
 
     def _ratio(self, first: Node) -> Node:
         items = [first]
