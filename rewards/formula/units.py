@@ -235,7 +235,7 @@ def without_unit(node: Node) -> Node:
 
 
 def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """The values of two quantities in one unit; ``None`` where the words of one contradict the other's.
+    """The values of two quantities in the first one's unit; ``None`` where words of one contradict the other's.
 
     Raises:
         Suspect: Words of the answer negate or blur it, or name a second answer.
@@ -250,7 +250,7 @@ def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
     values = without_unit(gold), without_unit(answer)
     if unit is None or other is None or unit.factor == other.factor:
         return values
-    return Mul((Num(unit.factor), values[0])), Mul((Num(other.factor), values[1]))
+    return values[0], Mul((Num(other.factor / unit.factor), values[1]))
 
 
 def check_words(text: str) -> None:
