@@ -11,9 +11,8 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel, Sym
+from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Add, Mul, Node, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, is_complex, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real

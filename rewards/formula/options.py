@@ -9,7 +9,7 @@ import re
 import string
 
 from turntree.rewards.contract import Contract, Kind
-from turntree.rewards.formula.syntax.plain import commands_stripped
+from turntree.rewards.formula.plain import commands_stripped
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 from mpmath import mp
 
 from turntree.rewards.contract import Contract
+from turntree.rewards.formula.quantities import in_one_unit, without_unit
 from turntree.rewards.formula.syntax.nodes import Mul, Node, Num, Pow, Quantity, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
-from turntree.rewards.formula.units import in_one_unit, without_unit
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded

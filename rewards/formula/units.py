@@ -1,7 +1,6 @@
 """Units of quantities: which agree, which contradict, which differ by a factor.
 
-Invariant: a unit may be added or dropped, never contradicted. Words without meaning ("exactly", "total") are
-not units; words that negate or blur a value are suspect.
+Invariant: words without meaning ("exactly", "total") are not units.
 """
 
 from __future__ import annotations
@@ -9,14 +8,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 from typing import NamedTuple
-
-from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Sym
-from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS
-from turntree.rewards.formula.syntax.problems import Suspect
-from turntree.rewards.formula.syntax.walk import free_variables
-from turntree.rewards.reading import flags
 
 
 class Unit(NamedTuple):
@@ -71,14 +63,14 @@ _TABLE = {
     "substance": "mol mole; 1/1000 mmol",
 }
 _EXACT_CASE = frozenset(str.split("N J W V K A F C Pa Hz eV kJ kW MJ mJ MW mW kV mV mA mF nF pF kHz MHz GHz kPa kN"))
-_FILLERS = frozenset(
+FILLERS = frozenset(
     str.split(
         "the a an is are was be exactly equal equals to of in total just simply only precisely value answer "
         "result therefore so thus hence we have get there it its square-free final that this for per each all "
         "st nd rd th"
     )
 ) - {"all", "per", "in"}
-_GENERIC = frozenset(
+GENERIC = frozenset(
     str.split("unit units way ways item items person people time times number numbers thing things value")
 )
 
@@ -96,205 +88,10 @@ def _known_units() -> dict[str, Unit]:
 
 _UNITS = _known_units()
 _HYPHEN = re.compile(r"(?<!\^)-")
-_COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
-"""``5 more pages`` is a number of pages, ``5 more than`` that is not."""
-_NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)(?<!s)\.?$")
-_NO_NAMES = frozenset(
-    str.split(
-        "people men women children feet teeth geese mice fish sheep deer left remaining altogether overall january "
-        "february march april may june july august september october november december"
-    )
-)
-"""Words behind a number that are no names although they may begin with a capital and have no ``s``."""
-_ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
 _WRITTEN_OUT = {
     "mph": "mi / h", "kmh": "km / h", "kph": "km / h", "mps": "m / s", "fps": "ft / s", "sqft": "ft ^2", "sqm": "m ^2",
     "cc": "cm ^3", "rpm": "revolution / min", "hz": "Hz",
 }  # fmt: skip
-_AXES = tuple(
-    {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
-    for row in """am morning / pm afternoon evening night
-noon / midnight
-north northward / south southward / east eastward / west westward / northeast / northwest / southeast / southwest
-left leftward leftwards / right rightward rightwards
-up upward upwards upstairs uphill / down downward downwards downstairs downhill
-high higher / deep deeper low lower
-early earlier before ago prior / late later after afterwards hence
-profit gain gained surplus won win credit earned ahead / loss lost lose deficit debt debit owed behind
-increase increased rise rose growth grew more / decrease decreased fall fell drop dropped decline less fewer
-clockwise cw / counterclockwise anticlockwise ccw counter-clockwise anti-clockwise
-bc bce / ad ce
-inside within / outside
-fast faster / slow slower
-old older / young younger
-tall taller long longer / short shorter
-heavy heavier / light lighter
-forward forwards / backward backwards back
-upstream / downstream
-deposit deposited received / withdrawal withdrawn paid spent
-hot hotter warm warmer / cold colder cool cooler
-odd / even
-positive / negative
-boys boy men man male males sons / girls girl women woman female females daughters
-heads head / tails tail
-celsius \u00b0c / fahrenheit \u00b0f / kelvin
-red / blue / green / yellow / black / white / orange / purple / pink / brown
-monday / tuesday / wednesday / thursday / friday / saturday / sunday
-maximum / minimum
-simple / compound
-in entering / out leaving""".splitlines()
-)
-"""Words that oppose each other, a row an axis."""
-
-
-def opposed(unit: str, other: str) -> bool:
-    """Whether the words around two values oppose each other: ``km east`` and ``km west``.
-
-    Example:
-        >>> opposed("km east", "km west"), opposed("km east", "km")
-        (True, False)
-    """
-    one, two = (set(words.lower().replace(".", "").split()) for words in (unit, other))
-    for axis in _AXES:
-        poles = [{axis[word] for word in words if word in axis} for words in (one, two)]
-        if all(poles) and not poles[0] & poles[1]:
-            return True
-    return False
-
-
-def spelled_out(node: Node, other: Node) -> Node:
-    """A quantity as a product where the letters of its unit are the other's variables, ``4V`` beside ``4 V``."""
-    if isinstance(node, Quantity) and not isinstance(other, Quantity):
-        letters = [letter for word in node.unit.split() for letter in word]
-        if letters and len(set(letters)) == len(letters) and set(letters) == free_variables(other):
-            return Mul((node.value, *map(Sym, letters)))
-    if isinstance(other, Quantity) and isinstance(node, Mul):
-        return _as_quantity(node)
-    return node
-
-
-def _as_quantity(product: Mul) -> Node:
-    r"""A number times a quotient of letters that is a known unit, ``5\frac{m}{s}``; any other product unchanged."""
-    values: list[Node] = []
-    above: list[str] = []
-    below: list[str] = []
-    stack = [*product.factors]
-    while stack:
-        match factor := stack.pop(0):
-            case Mul(inner):
-                stack[:0] = inner
-            case Sym(name):
-                above.append(name)
-            case Pow(Mul(inner), Num(exponent)) if exponent == -1:
-                stack[:0] = [Pow(one, Num(exponent)) for one in inner]
-            case Pow(Pow(Sym() as base, Num(inner_exponent)), Num(exponent)) if exponent == -1:
-                stack.insert(0, Pow(base, Num(-inner_exponent)))
-            case Pow(Sym(name), Num(exponent)) if exponent.denominator == 1:
-                (above if exponent > 0 else below).extend([name, f"^{abs(exponent)}"] if abs(exponent) > 1 else [name])
-            case _:
-                values.append(factor)
-    unit = " ".join([*above, "/", *below])
-    known = read_unit(unit) if above and below and values else None
-    if known is None or not known.known or any(map(free_variables, values)):
-        return product
-    return Quantity(values[0] if len(values) == 1 else Mul(tuple(values)), unit)
-
-
-def united(node: Node) -> Node:
-    """A quantity that is written in several units as one: ``1 hour 30 minutes`` is 90 minutes.
-
-    Only units of one dimension, each smaller than the one before it, belong together.
-    """
-    if not isinstance(node, Add | Group):
-        return node
-    parts = (
-        node.terms if isinstance(node, Add) else node.items if isinstance(node, Group) and node.word == "and" else ()
-    )
-    units = [read_unit(part.unit) for part in parts if isinstance(part, Quantity)]
-    if len(units) < 2 or len(units) < len(parts):
-        return node
-    known = [unit for unit in units if unit is not None and unit.known]
-    falling = all(one.factor > other.factor for one, other in pairwise(known))
-    if len(known) < len(units) or len({unit.dimension for unit in known}) > 1 or not falling:
-        return node
-    last = parts[-1]
-    assert isinstance(last, Quantity)
-    values = tuple(part.value for part in parts if isinstance(part, Quantity))
-    sizes = [Num(unit.factor / known[-1].factor) for unit in known]
-    return Quantity(Add(tuple(Mul((size, value)) for size, value in zip(sizes, values, strict=True))), last.unit)
-
-
-def unit_of(node: Node) -> Unit | None:
-    """The unit of a quantity; ``None`` for any other node, and for a unit that has no meaning."""
-    return read_unit(node.unit) if isinstance(node, Quantity) else None
-
-
-def without_unit(node: Node) -> Node:
-    """The value of a quantity; any other node unchanged."""
-    return node.value if isinstance(node, Quantity) else node
-
-
-def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
-    """The values of two quantities in the first one's unit; ``None`` where words of one contradict the other's.
-
-    Raises:
-        Suspect: Words of the answer negate or blur it, or name a second answer.
-    """
-    words, ours = (node.unit if isinstance(node, Quantity) else "" for node in (gold, answer))
-    check_words(ours)
-    if is_second_answer(ours, beside=words):
-        raise Suspect(flags.CANDIDATES)
-    unit, other = unit_of(gold), unit_of(answer)
-    if opposed(words, ours) or (unit and other and unit.dimension != other.dimension):
-        return None
-    values = without_unit(gold), without_unit(answer)
-    if unit is None or other is None or unit.factor == other.factor:
-        return values
-    return values[0], Mul((Num(other.factor / unit.factor), values[1]))
-
-
-def check_words(text: str) -> None:
-    """Refuse words that negate a value or blur it.
-
-    Raises:
-        Suspect: There is one.
-    """
-    for word in re.findall(r"[A-Za-z']+", _COMPARED.sub("", text.lower())):
-        if word in flags.NEGATIVE_WORDS:
-            raise Suspect(flags.NEGATION)
-        if word in flags.HEDGING_WORDS:
-            raise Suspect(flags.HEDGE)
-
-
-def check_label(words: tuple[str, ...]) -> None:
-    """Refuse words before a sign of equality that turn it into another relation: ``not = 7``, ``less than = 7``.
-
-    Raises:
-        Suspect: They do.
-    """
-    rest = [word for word in words if word not in _FILLERS and word not in flags.PLACEHOLDERS]
-    if rest and (rest[-1] in ("not", "never") or flags.NEGATIVE_WORDS.issuperset(rest)):
-        raise Suspect(flags.NEGATION)
-    if rest and (rest[-1] == "than" or flags.HEDGING_WORDS.issuperset(rest)):
-        raise Suspect(flags.HEDGE)
-
-
-def is_second_answer(unit: str, *, beside: str) -> bool:
-    """Whether the last word behind a number answers by itself, unless the other value has it too.
-
-    A name is one, a capitalised plural none: nouns and units of titles.
-
-    Example:
-        >>> [is_second_answer(word, beside="") for word in ("Evelyn", "Eggs", "Celsius", "even")]
-        [True, False, False, True]
-    """
-    if _ANSWERS.search(unit):
-        return not _ANSWERS.search(beside)
-    named = _NAME.search(unit)
-    if named is None or named[1].lower() in {*_NO_NAMES, *_FILLERS, *_GENERIC, *beside.lower().split()}:
-        return False
-    known = read_unit(named[1])
-    return named[1].lower() not in ABBREVIATIONS and (known is None or not known.known)
 
 
 @lru_cache(maxsize=256)
@@ -309,7 +106,7 @@ def read_unit(text: str) -> Unit | None:
         'length^2'
     """
     words = [_WRITTEN_OUT.get(part.lower(), part) for part in _HYPHEN.sub(" -", text).split()]
-    parts = [part for part in " ".join(words).split() if part.lower() not in _FILLERS or part == "A"]
+    parts = [part for part in " ".join(words).split() if part.lower() not in FILLERS or part == "A"]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)
     over, exponent, nouns, place = 1, 1, [], 0
@@ -331,7 +128,7 @@ def read_unit(text: str) -> Unit | None:
             exponent = 2 if parts[place].lower() == "squared" else 3
             place += 1
         if unit is None:
-            if part.lower() not in _GENERIC:
+            if part.lower() not in GENERIC:
                 nouns.append(singular(part.lower()))
         else:
             dimensions[unit.dimension] = dimensions.get(unit.dimension, 0) + over * exponent

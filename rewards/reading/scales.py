@@ -51,6 +51,8 @@ CHANGING = (
     | SCALES.keys()
 )
 """Words before or behind a number that may change it."""
+ASKING = frozenset(str.split("find compute evaluate simplify calculate determine express solve what prove show"))
+"""Words with which a question begins."""
 _ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
 _MEASURES = re.compile(
     r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
@@ -77,7 +79,7 @@ def changes_unknown(words: str) -> bool:
     parts = words.split()
     if not parts or _MEASURES.search(words):
         return False
-    return parts[-1] in _ENDS or any(part in CHANGING for part in parts)
+    return parts[0] in ASKING or parts[-1] in _ENDS or any(part in CHANGING for part in parts)
 
 
 def numeral(text: str) -> Fraction | None:

@@ -10,13 +10,25 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
+from turntree.rewards.formula.plain import bared
+from turntree.rewards.formula.quantities import without_unit
+from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
+    Add,
+    Based,
+    Call,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Rel,
+    Signed,
+)
 from turntree.rewards.formula.syntax.parse import parse
-from turntree.rewards.formula.syntax.plain import bared
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import ordered
-from turntree.rewards.formula.units import without_unit
 from turntree.rewards.limits import LimitExceeded
 
 _FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
