@@ -193,9 +193,9 @@ def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
     said = attempt.guess or outcome.copied
     guess, right, bare = (_NOISE.sub("", text).casefold() for text in (said, answer, _AROUND.sub("", answer)))
     parts = {_NOISE.sub("", part).casefold() for part in said.split(",")}
-    if attempt.copied and right and right in guess:
-        return True
-    return (bool(right) and guess == right) or (bool(bare) and (guess == bare or parts == {bare}))
+    known = {right, bare} - {""}
+    found = attempt.copied and bool(right) and right in guess
+    return bool(known) and (guess in known or parts == {bare} or found)
 
 
 def _short(attempt: Attempt) -> str:

@@ -77,7 +77,8 @@ class Terms(Factors):
                 if token.kind == "num" and isinstance(factors[-1], Num):
                     factors = [self._mixed(factors)]
                     continue
-                named = isinstance(factors[-1], Const | Quantity)
+                last = factors[-1]
+                named = factors == [Const("pi")] or (isinstance(last, Quantity) and last.unit != "%")
                 if token.kind == "num" and token.spaced and not named:
                     raise Malformed("two numbers side by side")
                 whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
@@ -89,7 +90,7 @@ class Terms(Factors):
                     return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 part = _fraction(value) if whole else None
-                if whole and first.text == "1" and token.spaced and part is None:
+                if whole and part is None and token.spaced and (first.text == "1" or token.text == "{"):
                     raise Malformed("two values side by side")
                 if part is not None:
                     if not 0 < part < 1 or not first.value or first.value.denominator != 1:
