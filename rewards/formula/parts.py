@@ -81,7 +81,7 @@ class Parts(ABC):
             return self._unordered(gold, answer)
         if answer.opening == "{" or len(gold.items) != len(answer.items):
             return False
-        if len(gold.items) == 2 and not answer.opening and "]" in (gold.opening, gold.closing):
+        if len(gold.items) == 2 and not answer.opening and {"[", "]"} & {gold.opening, gold.closing}:
             return False  # an interval
         answer = by_name(answer)
         if len(gold.items) == 2 and answer.opening:
