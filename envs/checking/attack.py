@@ -24,6 +24,7 @@ BOUND = 0.004
 LUCK = 0.5
 """Share of the tasks that a guess may be right in."""
 _NOISE = re.compile(r"[\s$,]|\\(?:left|right|text\w*|[,;:! ])|[(){}.]")
+_AROUND = re.compile(r"^\s*\$?[^=<>]*=|\\text\w*\s*\{[^{}]*\}|\\[$%]")
 _SHOWN = 300
 
 
@@ -184,9 +185,16 @@ def _row(
 
 
 def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
-    """Whether a guess is the right answer as it is written, signs of typesetting aside, or what was copied has it."""
-    guess, right = (_NOISE.sub("", text).casefold() for text in (attempt.guess or outcome.copied, answer))
-    return bool(right) and (guess == right or (attempt.copied and right in guess))
+    """Whether a guess is the right answer, signs of typesetting, its unit and name aside, or what was copied has it.
+
+    A list that names one value again and again is a guess at that value.
+    """
+    said = attempt.guess or outcome.copied
+    guess, right, bare = (_NOISE.sub("", text).casefold() for text in (said, answer, _AROUND.sub("", answer)))
+    parts = {_NOISE.sub("", part).casefold() for part in said.split(",")}
+    known = {right, bare} - {""}
+    found = attempt.copied and bool(right) and right in guess
+    return bool(known) and (guess in known or parts == {bare} or found)
 
 
 def _short(attempt: Attempt) -> str:

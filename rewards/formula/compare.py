@@ -10,20 +10,21 @@ import re
 
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.formula.clock import same_time
-from turntree.rewards.formula.form import contradicts, lacks_form
 from turntree.rewards.formula.options import compare_option, is_option, same_letters, without_option
-from turntree.rewards.formula.restated import is_restated
+from turntree.rewards.formula.plain import bared, commands_stripped, plain
+from turntree.rewards.formula.question.form import contradicts, lacks_form
+from turntree.rewards.formula.question.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
 from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
-from turntree.rewards.formula.syntax.plain import bared, commands_stripped, plain
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison
 from turntree.rewards.formula.understanding import is_understood
 from turntree.rewards.formula.values.symbolic import equal_by_sympy
+from turntree.rewards.formula.words import check_words
 from turntree.rewards.limits import LimitExceeded
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.extract import Answer
@@ -31,6 +32,8 @@ from turntree.rewards.reading.scales import changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
+_APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
+"""Numbers with blanks between them, signs among them: not one value, ``0 -4``."""
 _ROW = 3
 _WORDS_BEFORE = 3
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
@@ -41,6 +44,8 @@ _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
 """Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
+_IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
+"""Commands of formulas, which are read as a whole or not at all."""
 
 
 def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict:
@@ -200,18 +205,18 @@ def _same_letters(gold: str, text: str) -> bool:
 
 
 def _parsed(text: str, *, prose: bool) -> Node:
+    if (" -" in text or " +" in text) and _APART.fullmatch(text):
+        raise Malformed("numbers side by side")
     try:
         return parse(text)
     except Malformed:
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)
-    if len(found) != 1 or "?" in text:
+    if len(found) != 1 or "?" in text or _IN_FORMULA.search(text):
         raise Malformed("not one value in a sentence")
     if changes_unknown(" ".join(_LOWER_WORD.findall(text[: text.index(found[0])].lower())[-_WORDS_BEFORE:])):
         raise Malformed("words that may change a value")
-    from turntree.rewards.formula.units import check_words
-
     check_words(text)
     return parse(found[0])
 

@@ -11,9 +11,8 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Add, Mul, Node, Rel, Sym
+from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Add, Mul, Node, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, is_complex, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
@@ -139,7 +138,7 @@ def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:
 
 
 def _solves(equation: Node, other: Node, names: list[str]) -> bool:
-    """Whether solutions of one equation satisfy the other, for a variable that enters linearly."""
+    """Whether solutions of one equation satisfy the other, for a variable that enters linearly and is no factor."""
     for name in names:
         found = 0
         for point in _points(names):
@@ -148,7 +147,7 @@ def _solves(equation: Node, other: Node, names: list[str]) -> bool:
                     real(Evaluation({**point, name: Fraction(at)}, real_only=True).value(equation)) for at in (0, 1, 2)
                 ]
                 slope = values[1] - values[0]
-                if slope == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
+                if slope == 0 or values[0] == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
                     break
                 solution = {**point, name: -values[0] / slope}
                 scale = abs(real(Evaluation(point, real_only=True).value(other)))

@@ -6,9 +6,21 @@ from fractions import Fraction
 from itertools import product
 
 from turntree.rewards.formula.labels import labelled
-from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Rel, SetOp, Signed, Sym
+from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
+    Add,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Rel,
+    SetOp,
+    Signed,
+    Sym,
+)
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, holds, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded

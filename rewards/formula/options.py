@@ -9,7 +9,7 @@ import re
 import string
 
 from turntree.rewards.contract import Contract, Kind
-from turntree.rewards.formula.syntax.plain import commands_stripped
+from turntree.rewards.formula.plain import commands_stripped
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
@@ -18,6 +18,9 @@ _WITH_TEXT = re.compile(r"(?:\(\s*([A-Za-z])\s*\)|([A-Za-z])\s*[.):])\s*(\S.*)",
 _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
 """Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
 _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
+_QUAD = re.compile(r"\\q?quad(?![a-z])|\\\\")
+_MARKED = re.compile(r"(?:^\s*|[^\sA-Za-z\\]\s*|\\q?quad\s*)\(?([A-Z])\s*([.):])(?=[\s\\]*\S)")
+"""The letter of an option with the mark behind it, at the beginning or behind another option's text."""
 _WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
@@ -66,6 +69,12 @@ def without_option(text: str) -> str | None:
     return text[match.end() :] if match is not None else None
 
 
+def _names_several(text: str) -> bool:
+    r"""Whether options stand side by side with their texts, marked alike: ``A. 1 \quad B. 2``."""
+    marked = [(found[1], found[2]) for found in _MARKED.finditer(_WRAPPING.sub(" ", text))]
+    return any(mark == marked[0][1] and letter != marked[0][0] for letter, mark in marked)
+
+
 def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     """Compare the letter that a text names.
 
@@ -87,7 +96,8 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
         return Verdict(correct=letter[1] == right[1], method="option")
     labelled = _WITH_TEXT.fullmatch(answer)
     if labelled is not None:
-        if _BESIDE.search(labelled[3]) or _FURTHER_LETTERS.fullmatch(labelled[3]):
+        further = _FURTHER_LETTERS.fullmatch(_QUAD.sub(" ", labelled[3]).strip())
+        if further or _BESIDE.search(labelled[3]) or _names_several(text):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
         return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
     letters = re.findall(r"\b[a-z]\b", answer)

@@ -7,16 +7,21 @@ from fractions import Fraction
 from mpmath import mp
 
 from turntree.rewards.contract import Contract
+from turntree.rewards.formula.quantities import in_one_unit, without_unit
 from turntree.rewards.formula.syntax.nodes import Mul, Node, Num, Pow, Quantity, Rel, Sym
-from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
+from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded
 
 
 def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
-    """Whether both are single numbers whose difference the data set accepts."""
-    right, ours = _number(gold), _number(answer)
+    """Whether both are single numbers, of units that agree, whose difference the data set accepts."""
+    try:
+        values = in_one_unit(_unlabelled(gold), _unlabelled(answer))
+    except Suspect:
+        return False
+    right, ours = map(_number, values) if values is not None else (None, None)
     if right is None or ours is None:
         return False
     difference = abs(ours - right)
@@ -65,14 +70,16 @@ def _decimals(node: Node) -> int:
     return -1
 
 
-def _number(node: Node) -> mp.mpf | None:
+def _unlabelled(node: Node) -> Node:
     match node:
-        case Quantity(value, _):
-            return _number(value)
         case Rel((Sym(), inner), ("=" | "approx",)) if inner is not None:
-            return _number(inner)
+            return inner
+    return node
+
+
+def _number(node: Node) -> mp.mpf | None:
     try:
-        value = Evaluation(real_only=True).value(node)
+        value = Evaluation(real_only=True).value(without_unit(_unlabelled(node)))
     except (CannotEvaluate, Undefined, LimitExceeded):
         return None
     number = real(value) if isinstance(value, Fraction) else value

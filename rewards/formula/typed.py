@@ -7,13 +7,15 @@ asked for is a suspicion, raised as ``Suspect``; neither ever reaches the compar
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import combinations
 
 from turntree.rewards.formula.equations import compare_relations
-from turntree.rewards.formula.labels import as_range, held_chain, labelled, same_name
-from turntree.rewards.formula.lists import both_signs, by_name, distinct, items_of, without_domain
-from turntree.rewards.formula.matrices import as_matrix, as_vectors
+from turntree.rewards.formula.labels import held_chain, labelled, same_name
+from turntree.rewards.formula.lists import both_signs, distinct, without_domain
+from turntree.rewards.formula.matrices import as_vectors
+from turntree.rewards.formula.parts import Parts
+from turntree.rewards.formula.quantities import in_one_unit, spelled_out, unit_of, united, without_unit
 from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
     Add,
     Applied,
     Based,
@@ -31,22 +33,23 @@ from turntree.rewards.formula.syntax.nodes import (
     Ratio,
     Rel,
     Residue,
-    SetOp,
     Sym,
     Words,
 )
-from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
-from turntree.rewards.formula.units import check_words, opposed, read_unit, singular, spelled_out, united
+from turntree.rewards.formula.units import singular
 from turntree.rewards.formula.values.constants import renamed
 from turntree.rewards.formula.values.numeric import equal
-from turntree.rewards.formula.values.realset import is_set_like, real_set, same_set
+from turntree.rewards.formula.values.realset import is_set_like, real_set
 from turntree.rewards.formula.values.undone import contradicts
+from turntree.rewards.formula.words import check_label, check_words
 from turntree.rewards.reading import flags
 
-_ARTICLES = frozenset(str.split("the a an is are it in of to"))
+_ARTICLES = frozenset(str.split("the a an is are it in of to on"))
+_KINDS = frozenset(("function", "number", "integer"))
+"""What a word of an answer is about: an ``odd function`` is ``odd``."""
 _NUMBER_WORDS = {
     word: number
     for number, word in enumerate(
@@ -77,7 +80,10 @@ _PHRASES: dict[str, Node] = {
         ),
         Const("R"),
     ),
-    **dict.fromkeys(("the empty set", "empty set"), Const("empty")),
+    **dict.fromkeys(
+        ("the empty set", "empty set", "no solution", "no solutions", "no real solution", "no real solutions"),
+        Const("empty"),
+    ),
     "infinity": Const("inf"),
 }
 """Words that name a value, or say the same as others."""
@@ -88,7 +94,7 @@ def said(node: Node) -> Node:
     return _PHRASES.get(" ".join(node.words), node) if isinstance(node, Words) else node
 
 
-class Comparison:
+class Comparison(Parts):
     """Compares one answer with one gold answer."""
 
     def __init__(self) -> None:
@@ -192,7 +198,7 @@ class Comparison:
             left, right = (
                 tuple(singular(word) for word in node.words if word not in _ARTICLES) for node in (gold, answer)
             )
-            return left == right
+            return left == right or (len(right) == 2 and right[1] in _KINDS and left == right[:1])
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
             if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
@@ -218,6 +224,9 @@ class Comparison:
     def _against_chain(self, gold: Node, answer: Rel) -> bool | None:
         if answer.terms[0] is None:
             raise Suspect(flags.HEDGE)
+        for side in answer.terms:
+            if isinstance(side, Words):
+                check_label(side.words)
         values = held_chain(answer, gold)
         if "approx" in answer.signs:
             exact = max(answer.signs.index("approx") + 1 - len(answer.terms) + len(values), 0)
@@ -240,150 +249,20 @@ class Comparison:
             return self.equal(gold, rounded[-1])
         raise Suspect(flags.HEDGE)
 
-    def _sets(self, gold: Node, answer: Node) -> bool | None:
-        if not isinstance(gold, Rel) or not isinstance(answer, Rel):
-            gold, answer = as_range(gold), as_range(answer)
-        named = free_variables(gold), free_variables(answer)
-        if all(len(names) == 1 for names in named) and named[0] != named[1]:
-            return False
-        right = real_set(gold)
-        ours = real_set(answer)
-        if right is not None and ours is not None and (is_set_like(gold) or isinstance(gold, Group | Const)):
-            return same_set(right, ours)
-        if is_set_like(answer) and not is_set_like(gold):
-            if isinstance(answer, SetOp) and ours is not None and all(piece.low == piece.high for piece in ours):
-                points = real_set(Group((gold,), "{", "}"))
-                return points is not None and same_set(points, ours)
-            if (
-                isinstance(answer, Rel)
-                and answer.signs[0] == "in"
-                and _is_member(answer)
-                and answer.terms[1] is not None
-            ):
-                return self.equal(gold, answer.terms[1])
-            raise Suspect(flags.NEGATION if isinstance(answer, Rel) and "!=" in answer.signs else flags.CANDIDATES)
-        if isinstance(gold, SetOp) and right is not None and all(piece.low == piece.high for piece in right):
-            points = real_set(answer if isinstance(answer, Group) else Group((answer,), "{", "}"))
-            return points is not None and same_set(points, right)
-        if isinstance(gold, Rel) and isinstance(answer, Rel):
-            if gold.signs == answer.signs == ("in",) and gold.terms[1] is not None and answer.terms[1] is not None:
-                same = gold.terms[0] is not None and answer.terms[0] is not None
-                same = same and ordered(gold.terms[0] or gold) == ordered(answer.terms[0] or answer)
-                return same and self.equal(gold.terms[1], answer.terms[1])
-            if right is None and ours is None:
-                return compare_relations(gold, answer)
-        if isinstance(gold, Rel) and gold.signs == ("in",) and gold.terms[1] is not None:
-            return self.equal(gold.terms[1], answer)
-        if isinstance(answer, Rel) and answer.signs == ("in",) and _is_member(answer) and answer.terms[1] is not None:
-            return self.equal(gold, answer.terms[1])
-        if isinstance(gold, SetOp) and isinstance(answer, SetOp) and gold.sign == answer.sign:
-            straight = self.equal(gold.left, answer.left) and self.equal(gold.right, answer.right)
-            crossed = (
-                gold.sign != "minus" and self.equal(gold.left, answer.right) and self.equal(gold.right, answer.left)
-            )
-            return bool(straight or crossed)
-        if right is None and isinstance(gold, Group) and isinstance(answer, Group):
-            return self._groups(gold, answer)
-        return False
-
-    def _groups(self, gold: Group, answer: Group) -> bool | None:
-        if is_set_like(gold) and is_set_like(answer) and real_set(gold) is not None and real_set(answer) is not None:
-            return self._sets(gold, answer)
-        if gold.opening in ("", "{"):
-            return self._unordered(gold, answer)
-        if answer.opening == "{" or len(gold.items) != len(answer.items):
-            return False
-        answer = by_name(answer)
-        if len(gold.items) == 2 and answer.opening:
-            ends = [
-                ("[" if group.opening == "[" else "(", "]" if group.closing == "]" else ")") for group in (gold, answer)
-            ]
-            if ends[0] != ends[1]:
-                return False
-        return self._in_order(gold.items, answer.items)
-
-    def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
-        if len(gold) != len(answer):
-            return False
-        verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
-        return False if False in verdicts else None if None in verdicts else True
-
-    def _unordered(self, gold: Group, answer: Group) -> bool | None:
-        right, ours = items_of(gold), items_of(answer)
-        if answer.opening not in ("", "{"):
-            return self._in_order(right, ours) if not gold.opening else False
-        names = [labelled(item)[0] if isinstance(item, Rel) else None for item in right]
-        others = [labelled(item)[0] if isinstance(item, Rel) else None for item in ours]
-        if None not in names and len({ordered(name) for name in names if name}) == len(names) > 1 and None in others:
-            return self._in_order(right, ours)
-        if gold.opening or len(distinct(right)) == len(right):  # a bare list that names a value twice has it twice
-            right, ours = distinct(right), distinct(ours)
-        if len(right) != len(ours):
-            if len(right) == 1:
-                raise Suspect(flags.CANDIDATES)
-            return False
-        remaining = list(ours)
-        for item in right:
-            for place, other in enumerate(remaining):
-                if self._same_item(item, other):
-                    del remaining[place]
-                    break
-            else:
-                return False
-        return True
-
-    def _same_item(self, gold: Node, answer: Node) -> bool:
-        try:
-            return self.equal(gold, answer) is True
-        except (Suspect, Undefined, CannotEvaluate):
-            return False
-
-    def _matrices(self, gold: Node, answer: Node) -> bool | None:
-        right, ours = as_matrix(gold), as_matrix(answer)
-        if right is None or ours is None:
-            return False if (right is None) != (ours is None) else None
-        if len(right.rows) != len(ours.rows) or len(right.rows[0]) != len(ours.rows[0]):
-            return False
-        flat = [tuple(entry for row in matrix.rows for entry in row) for matrix in (right, ours)]
-        return self._in_order(flat[0], flat[1])
-
-    def _ratios(self, gold: Node, answer: Node) -> bool | None:
-        sides = []
-        for node in (gold, answer):
-            if isinstance(node, Ratio):
-                sides.append(node.items)
-            else:
-                sides.append((node, Num(Fraction(1))))
-        right, ours = sides
-        if len(right) != len(ours):
-            return False
-        if all(equal(part, Num(Fraction(0))) is True for part in right):
-            return False
-        return all(
-            equal(Mul((right[one], ours[other])), Mul((right[other], ours[one]))) is True
-            for one, other in combinations(range(len(right)), 2)
-        ) and not all(equal(part, Num(Fraction(0))) is True for part in ours)
-
     def _quantities(self, gold: Node, answer: Node) -> bool | None:
-        right, right_words = (gold.value, gold.unit) if isinstance(gold, Quantity) else (gold, "")
-        ours, our_words = (answer.value, answer.unit) if isinstance(answer, Quantity) else (answer, "")
-        check_words(our_words)
-        if opposed(right_words, our_words):
-            return False
-        unit, other = read_unit(right_words), read_unit(our_words)
-        kinds = {item.dimension if item is not None else "" for item in (unit, other)}
-        if unit is not None and other is not None:
-            if unit.dimension != other.dimension:
-                return self._angles(right, ours, unit.dimension, other.dimension)
-            if unit.factor != other.factor:
-                return self.equal(Mul((Num(unit.factor), right)), Mul((Num(other.factor), ours)))
-            return self.equal(right, ours)
-        verdict = self.equal(right, ours)
-        if verdict is not True and kinds == {"percent", ""}:
-            bare, marked = (ours, right) if unit is not None else (right, ours)
+        right, ours = without_unit(gold), without_unit(answer)
+        dimensions = [unit.dimension if (unit := unit_of(node)) is not None else "" for node in (gold, answer)]
+        values = in_one_unit(gold, answer)
+        if values is None:
+            return self._angles(right, ours, *dimensions)
+        verdict = self.equal(*values)
+        if verdict is True or all(dimensions):
+            return verdict
+        if "percent" in dimensions:
+            bare, marked = (ours, right) if dimensions[0] else (right, ours)
             return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
-        if verdict is not True and kinds == {"angle", ""}:
-            return self._angles(right, ours, *(("angle", "radian") if unit is not None else ("radian", "angle")))
+        if "angle" in dimensions:
+            return self._angles(right, ours, *(dimension or "radian" for dimension in dimensions))
         return verdict
 
     def _angles(self, gold: Node, answer: Node, unit: str, other: str) -> bool | None:
@@ -422,11 +301,6 @@ def _spelled(node: Node) -> Node:
     letters = [one.name for one in node.factors if isinstance(one, Sym | Const)] if isinstance(node, Mul) else []
     whole = isinstance(node, Mul) and len(letters) == len(node.factors) and all(len(one) == 1 for one in letters)
     return Words(("".join(letters).lower(),)) if whole else node
-
-
-def _is_member(relation: Rel) -> bool:
-    """Whether the left side of a membership is a variable alone, so that the right side is its range."""
-    return relation.terms[0] is None or isinstance(relation.terms[0], Sym | Applied)
 
 
 def _in_base(gold: Based, answer: Node) -> bool:

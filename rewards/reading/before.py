@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from turntree.rewards.reading.behind import RELATION
+
 _OPERATED = re.compile(
     r"(?:(?:[-+/^\u2212\u00b1\u00d7\u00b7\u00f7]|(?<=[\d)}])\s?\*|\\(?:cdot|times|div|pm|mp)(?![a-zA-Z]))\s*|"
     r"(?<=\d)$|\\(?:ln|lg|log|exp|sin|cos|tan)(?:_(?:\{\w{1,9}\}|\w))?\s*|"
@@ -15,13 +17,13 @@ _OPERATED = re.compile(
 )
 _CUT = re.compile(
     r"\$|\\[(\[]|\n|[.;:!?,]\s|\\(?:text|mathrm|mathbf|textbf)\s*\{[^{}]*\}|\\q?quad|&|\\\\|"
-    r"\\[a-zA-Z]*arrow|(?<![\\a-zA-Z])[a-zA-Z]{2,}(?![a-zA-Z])[\s*]+|[=<>\u2248\u2264\u2265]|"
-    r"\\(?:approx|le|ge|leq|geq|equiv|to|implies|therefore|so)(?![a-zA-Z])"
+    r"\\[a-zA-Z]*arrow|(?<![\\a-zA-Z])[a-zA-Z]{2,}(?![a-zA-Z])[\s*]+|"
+    rf"{RELATION}|\\(?:to|implies|therefore|so)(?![a-zA-Z])"
 )
-_RELATION = re.compile(r"[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-zA-Z])")
+_RELATION = re.compile(RELATION)
 _END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
 _CLOSED = re.compile(r"[\s.]*(?:\$|\\[)\]]|$)")
-_BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s*$")
+_BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s+$")
 _FACTOR = re.compile(
     r"(?:^|[$=({[]\s*)(\d*(?:[A-Za-z]|\\(?:pi|theta|alpha|beta|gamma|lambda|mu|phi|omega|rho|sigma|tau|epsilon|delta)))$"
 )

@@ -58,7 +58,10 @@ _JOINED = re.compile(_CLOSED + r"(?P<sign>[-+*/\u2212\u00d7\u00b7\u00f7]|\\(?:cd
 _WORDS = {"plus": "+", "minus": "-", "times": r"\cdot", "divided by": "/", "to": ":"}
 _CLOSING = re.compile(r"\$|\\[)\]]")
 _PERCENT = re.compile(r"\\?%\s*")
-_RELATION = re.compile(r"[\s})]*(?:[=<>\u2248\u2264\u2265]|\\(?:approx|le|ge|leq|geq|equiv)(?![a-z]))")
+RELATION = r"(?:[=<>\u2248\u2264\u2265]|\\(?:approx|leq?|geq?|equiv)(?![a-zA-Z]))"
+"""The sign of a relation, as a pattern."""
+_RELATION = re.compile(r"[\s})]*" + RELATION)
+_SETTING = re.compile(r"\$|\\[()\]]|\*\*|\\(?:text(?:bf|it|rm)?|mathrm)\s*\{(?P<words>[^{}]*)\}")
 _SEEN = 120
 
 
@@ -99,7 +102,7 @@ def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
     second = _AND.match(text, place, place + _SEEN)
     if second is not None and _STOP.match(text, second.end()):
         return (second["formula"] or second["value"],)
-    rest = re.sub(r"\$|\\[()\]]|\*\*", "", _LINE_END.split(text[place : place + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
+    rest = _SETTING.sub(r"\g<words>", _LINE_END.split(text[place : place + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
     if equal := _EQUAL.fullmatch(rest):
         return () if _OPERATION.search(text[max(0, start - 20) : start]) else (equal["value"],)
     if _BESIDE.fullmatch(rest):

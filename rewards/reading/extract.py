@@ -110,6 +110,8 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
     if not phrase:
         in_thought = bool(thought) and extract(thought, contract).found is not None
         return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
+    if phrase[0] == "~" and phrase[1:2].isdigit():
+        return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.HEDGE))
     if len(phrase) > MAX_ANSWER:
         return Extraction(None, Status.REJECTED_LIMITS, (*raised, flags.HUGE))
     return Extraction(Answer(phrase, (), beside, prose=True, guessed=guessed), Status.OK, raised)

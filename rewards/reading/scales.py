@@ -51,7 +51,11 @@ CHANGING = (
     | SCALES.keys()
 )
 """Words before or behind a number that may change it."""
+ASKING = frozenset(str.split("find compute evaluate simplify calculate determine express solve what prove show"))
+"""Words with which a question begins."""
 _ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
+_VERBS = frozenset(("is", "are", "was", "equals"))
+"""Words that end what a number is of: ``the sum is 5``."""
 _MEASURES = re.compile(
     r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
     r"\b(?:total|area|volume|length|width|height|depth|distance|radius|diameter|circumference|perimeter|speed|rate|angle|"
@@ -75,7 +79,7 @@ _MAX_WORDS = 12
 def changes_unknown(words: str) -> bool:
     """Whether words directly before a number may change it in a way that is not known here."""
     parts = words.split()
-    if not parts or _MEASURES.search(words):
+    if not parts or parts[-1] in _VERBS or _MEASURES.search(words):
         return False
     return parts[-1] in _ENDS or any(part in CHANGING for part in parts)
 

@@ -32,8 +32,9 @@ THOUGHTS = (
     Thought("<|channel|>analysis", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     Thought("<|START_THINKING|>", "<|END_THINKING|>", "<|END_THINKING|>"),
     Thought("<seed:think>", "</seed:think>", "</seed:think>"),
+    Thought("\u25c1think\u25b7", "\u25c1/think\u25b7", "\u25c1/think\u25b7"),
 )
-"""Those that are known: Qwen, DeepSeek and most others, Mistral, gpt-oss, Cohere, ByteDance."""
+"""Those that are known: Qwen, DeepSeek and most others, Mistral, gpt-oss, Cohere, ByteDance, Kimi."""
 _ENDS_OTHERS = "<|end|>"
 """An end that other things have too: alone, it ends no thought."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
     Add,
     Applied,
     Call,
@@ -42,7 +43,7 @@ def function_name(node: Node) -> str:
             return name
         case Const("i" | "E" | "P" as name):
             return name
-        case Pow(Sym(name), exponent) if name in _ALWAYS or (name in "gGhH" and exponent == Num(Fraction(-1))):
+        case Pow(Sym(name), exponent) if name in _ALWAYS or (name in "gGhH" and exponent == MINUS_ONE):
             return f"{name}^{ordered(exponent)}"
         case Applied("circ", (Sym(outer), Sym(inner))):
             return f"{outer}^{inner}"

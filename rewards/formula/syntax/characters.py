@@ -32,7 +32,10 @@ _SIGNS = {
     "\u03d1": r"\vartheta ", "\u2026": r"\ldots ", "\u22ef": r"\cdots ", "\u2223": "|", "\u20ac": r"\euro ",
     "\u00a3": r"\pounds ", "\u2220": r"\angle ", "\u25b3": r"\triangle ", "\u2236": ":", "\u2044": "/", "\u2215": "/",
     "\u2192": r"\to ", "\u21d2": r"\Rightarrow ", "\u00a2": r"\cent ", "\uffe0": r"\cent ",
+    "\u00c5": "angstrom", "\u212b": "angstrom",
 }  # fmt: skip
+HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
+"""``a.m.`` and ``p.m.``, whose letter is kept."""
 _GREEK_CAPITALS = frozenset(str.split("Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega"))
 _LATIN = dict(
     zip(str.split("Alpha Beta Epsilon Zeta Eta Iota Kappa Mu Nu Omicron Rho Tau Chi"), "ABEZHIKMNOPTX", strict=True)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from turntree.rewards.formula.syntax.factors import ACCENTS, FUNCTIONS, GREEK, negated
 from turntree.rewards.formula.syntax.nodes import (
+    HALF,
+    MINUS_ONE,
     Applied,
     Big,
     Call,
@@ -26,7 +29,7 @@ from turntree.rewards.formula.syntax.nodes import (
     Words,
 )
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.terms import ACCENTS, FUNCTIONS, GREEK, HALF, MINUS_ONE, Terms, negated
+from turntree.rewards.formula.syntax.terms import Terms
 
 _NAMED = frozenset(str.split("sup dim ker arg Re Im Pr deg hom rank tr trace sgn ord card Var Cov # argmax argmin dom"))
 _CLOSERS = {"(": ")", "lfloor": "rfloor", "lceil": "rceil", "lvert": "rvert", "vert": "vert", "|": "|"}
@@ -142,7 +145,7 @@ class Commands(Terms):
                 power = self.argument()
             else:
                 base = self.argument()
-        inverse = power == MINUS_ONE or power == Num(Fraction(-1)) or power == negated(Num(Fraction(1)))
+        inverse = power == MINUS_ONE
         if inverse and name in ("sin", "cos", "tan"):
             name, power = "arc" + name, None
         args = self._arguments(name)

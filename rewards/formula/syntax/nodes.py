@@ -237,3 +237,7 @@ class Based(Node):
         """Its exact value."""
         whole, _, part = self.digits.partition(".")
         return Fraction(int(whole + part, self.base), self.base ** len(part))
+
+
+MINUS_ONE = Num(Fraction(-1))
+HALF = Num(Fraction(1, 2))

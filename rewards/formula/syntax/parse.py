@@ -10,8 +10,10 @@ import re
 from functools import lru_cache
 
 from turntree.rewards.formula.syntax.bases import read_based
-from turntree.rewards.formula.syntax.commands import Commands
+from turntree.rewards.formula.syntax.characters import HALF_OF_DAY
+from turntree.rewards.formula.syntax.factors import MODULO
 from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
     Add,
     Builder,
     Call,
@@ -20,8 +22,6 @@ from turntree.rewards.formula.syntax.nodes import (
     Mul,
     Node,
     Num,
-    Pow,
-    Quantity,
     Ratio,
     Rel,
     Residue,
@@ -29,35 +29,30 @@ from turntree.rewards.formula.syntax.nodes import (
     Words,
 )
 from turntree.rewards.formula.syntax.nouns import can_be_noun
-from turntree.rewards.formula.syntax.plain import HALF_OF_DAY
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.terms import MINUS_ONE, MODULO, negated
+from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities
 from turntree.rewards.formula.syntax.tokens import tokenize
 from turntree.rewards.formula.syntax.worded import worded
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 from turntree.rewards.reading.scales import numeral
 
-_RELATIONS = {
-    "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
-    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
-    "approx": "approx", "sim": "approx", "simeq": "approx",
-    "equiv": "~", "cong": "~", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to",
-    "subset": "subset", "subseteq": "subset", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "ni",
-    "iff": "~",
-}  # fmt: skip
 _SETS = {"cup": "cup", "cap": "cap", "setminus": "minus", "backslash": "minus", "bigcup": "cup"}
-_MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
 _WORDS = re.compile(r"\s*(?:\\text(?:bf|it|rm)?\s*\{)?\s*([A-Za-z][a-z -]{1,80}?)\s*\}?\s*\.?\s*")
 _ARTICLE = re.compile(
     r"the (?=(?:positive |principal |square |cube )*root\b|"
     r"(?:square|cube|reciprocal|negative|opposite|(?:additive |multiplicative )?inverse) of\b)"
 )
 _FEET = re.compile(r"""\s*(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:"|'')\s*""")
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)s?(?![A-Za-z])")
+_HALF_LINE = re.compile(r"\\mathbb\s*\{?R\}?\s*(?:\^|_)\s*\{?\s*(\+|-|>\s*0|<\s*0|\\geq?\s*0|\\leq?\s*0)\s*\}?")
+_HALVES = {
+    **dict.fromkeys(("+", ">0"), r"(0,\infty)"), **dict.fromkeys(("-", "<0"), r"(-\infty,0)"),
+    **dict.fromkeys((r"\ge0", r"\geq0"), r"[0,\infty)"), **dict.fromkeys((r"\le0", r"\leq0"), r"(-\infty,0]"),
+}  # fmt: skip
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
 _LONGEST_UNIT = 2
 """Words behind a number in words."""
-_CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
@@ -75,7 +70,9 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         Suspect: The answer hides something.
         Malformed: The answer is not well-formed.
     """
-    text = HALF_OF_DAY.sub(r"\1m", text)
+    text = _ORDINAL.sub("", HALF_OF_DAY.sub(r"\1m", text))
+    if "mathbb" in text:
+        text = _HALF_LINE.sub(lambda match: _HALVES[match[1].replace(" ", "")], text)
     if "'" in text and (feet := _FEET.fullmatch(text)) is not None:
         text = f"{feet[1]} ft {feet[2]} in"
     if text.startswith("the "):
@@ -105,7 +102,7 @@ def _worded_numeral(text: str) -> Node | None:
     return None
 
 
-class Parser(Commands):
+class Parser(Quantities):
     """Parses whole answers."""
 
     _congruent = False
@@ -124,29 +121,25 @@ class Parser(Commands):
                 )
             if not separated or self.place >= len(self.tokens):
                 break
-            while self.next.kind == "word" and self.next.text.lower() in _CONDITIONS:
+            while self.next.kind == "word" and self.next.text.lower() in CONDITIONS:
                 self.take()
             items.append(self.relation())
             if len(items) > MAX_ELEMENTS:
                 raise LimitExceeded(f"more than {MAX_ELEMENTS} elements")
         return items[0] if len(items) == 1 else Group(congruent(items), word=word)
 
-    def _at_condition(self) -> bool:
-        """Whether a condition follows: a relation in brackets, or one behind ``for``, ``where``."""
-        if self.at("("):
-            known = self.bracketed_at.get(self.place)
-            return known is not None and isinstance(known[0], Rel)
-        return self._at_word(*_CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
-
     def relation(self) -> Node:
         """A chain of relations, a proportion, or an expression without one."""
         first = None if self._relation_sign() else self.set()
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
-        if proportion and first is not None:
-            first = self._ratio(first)
         terms: list[Node | None] = [first]
         signs: list[str] = []
+        if proportion and isinstance(first, Words) and self.accept(":"):
+            terms.append(self._side())
+            signs.append("=")
+        elif proportion and first is not None:
+            terms = [self._ratio(first)]
         while (sign := self._relation_sign()) is not None:
             self._congruent = self.take().text == "equiv"
             if sign == "not":
@@ -161,15 +154,14 @@ class Parser(Commands):
             elif sign == "!=" and self.at("="):
                 self.take()
             signs.append(sign)
-            right = self.set()
-            terms.append(self._ratio(right) if self.at(":") and not self.in_braces else right)
+            terms.append(self._side())
         if (modulus := self._modulus()) is not None:
             return residue(terms, signs, modulus)
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
             return residue([*terms[:-1], last.args[0]], signs, last.args[1])
         if not signs:
-            assert first is not None
-            return first
+            assert terms[0] is not None
+            return terms[0]
         if terms[0] is None and signs == ["="]:
             value = terms[1]
             assert value is not None
@@ -187,20 +179,9 @@ class Parser(Commands):
             self.expect(")")
         return modulus
 
-    def _relation_sign(self) -> str | None:
-        token = self.next
-        if token.kind not in ("op", "cmd"):
-            return None
-        if token.text in ("not", "lnot", "neg"):
-            return "not"
-        if token.text == "!" and self.ahead().text == "=":
-            return "!="
-        if token.text == ":" and self.ahead().text == "=" and not self.ahead().spaced:
-            self.take()
-            return "="
-        if token.text == "~" and token.kind == "op":
-            return "~"
-        return _RELATIONS.get(token.text)
+    def _side(self) -> Node:
+        side = self.set()
+        return self._ratio(side) if self.at(":") and not self.in_braces else side
 
     def _ratio(self, first: Node) -> Node:
         items = [first]
@@ -215,103 +196,6 @@ class Parser(Commands):
             sign = _SETS[self.take().text]
             node = SetOp(sign, node, self.quantity())
         return node
-
-    def quantity(self) -> Node:
-        """A value with its unit and the words around it, or words alone."""
-        before = self._words()
-        if self._ends_quantity() and not (self.at("]") and not before and self.depth == 0):
-            if not before:
-                raise Malformed(f"expected a value, got {self.next.text!r}")
-            return Words(tuple(before))
-        negative = self.at("-") and self.ahead().text in _MONEY
-        if negative:
-            self.take()
-        if self.next.kind in ("op", "cmd") and self.next.text in _MONEY:
-            before.append(_MONEY[self.take().text])
-        node = self.bracketed() if self.at("]") else self.sum()
-        if negative:
-            node = negated(node)
-        after = self._unit()
-        if not after:
-            return worded(before, node, after) if before else node
-        if [word.lower() for word in after] == ["out", "of"] and self.next.kind == "num":
-            return worded(before, Mul((node, Pow(self.sum(), MINUS_ONE))), self._unit())
-        found = worded(before, node, after)
-        parts = [found]
-        while isinstance(parts[-1], Quantity) and self.next.kind == "num" and isinstance(node, Num):
-            node = self.factor()
-            parts.append(worded([], node, self._unit()))
-            if not isinstance(parts[-1], Quantity):
-                raise Malformed("a number behind words")
-        return found if len(parts) == 1 else Add(tuple(parts))
-
-    def _ends_quantity(self) -> bool:
-        token = self.next
-        if token.kind in ("end of text", "end") or self._at_word("and", "or"):
-            return True
-        return self.at(",", ";", ")", "]", "}", ".", ":", "&", "?", "\\", "mid") or self._relation_sign() is not None
-
-    def _words(self) -> list[str]:
-        words: list[str] = []
-        while self.next.kind == "word" and not self._at_word("and", "or") and not self.at_function():
-            words.append(self.take().text.lower())
-            while words and self.at(".", "'", '"', "?") and self.ahead().kind == "word":
-                self.take()
-        return words
-
-    def _unit(self) -> list[str]:
-        unit: list[str] = []
-        while self.place < len(self.tokens):
-            token = self.next
-            if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
-                return unit
-            if token.text in MODULO or (self._at_word(*_CONDITIONS) and self._at_condition()):
-                return unit
-            if token.kind == "word":
-                unit.append(self.take().text)
-            elif token.kind in ("op", "cmd") and token.text in _MONEY:
-                unit.append(_MONEY[self.take().text])
-            elif not unit and self.at_unit_fraction():
-                self.take()
-                unit += [*self._unit_part(), "/", *self._unit_part()]
-            elif self.at("mu") and self.ahead().kind == "word":
-                self.take()
-                unit.append("\u00b5" + self.take().text)
-            elif unit and self.at("^"):
-                self.take()
-                negative = self.at("{") and self.ahead().text == "-"
-                unit.append("^" + ("-" if negative else "") + self.argument_text().lstrip("-"))
-            elif unit and self.at("/") and self.ahead().kind in ("word", "sym"):
-                self.take()
-                unit += ["/", self.take().text]
-            elif unit and (
-                (self.at("cdot", "*", "-") and self.ahead().kind in ("word", "sym"))
-                or (self.at(".", "'") and self.ahead().kind in ("word", "end of text"))
-            ):
-                self.take()
-            elif unit and self.at("(") and self.ahead().kind == "word":
-                self.take()
-                unit += self._words()
-                self.expect(")")
-            else:
-                return unit
-        return unit
-
-    def _unit_part(self) -> list[str]:
-        """The numerator or the denominator of a unit that is written as a fraction."""
-        self.expect("{")
-        part = [self.take().text] if self.next.kind == "sym" and self.ahead().text == "}" else self._unit()
-        self.expect("}")
-        return part
-
-    def _accept_word(self, word: str) -> bool:
-        if self._at_word(word):
-            self.place += 1
-            return True
-        return False
-
-    def _at_word(self, *words: str) -> bool:
-        return self.next.kind == "word" and self.next.text.lower() in words
 
     def equations(self) -> Node:
         """Lines of a system of equations, after its opening command."""
@@ -333,7 +217,7 @@ class Parser(Commands):
         kept = [
             token
             for at, token in enumerate(line)
-            if not (token.text in ("\\", "cr") and (at + 1 == len(line) or line[at + 1].text in _RELATIONS))
+            if not (token.text in ("\\", "cr") and (at + 1 == len(line) or line[at + 1].text in RELATIONS))
         ]
         self.tokens[self.place : end] = kept
 

@@ -54,6 +54,7 @@ _SPACING = frozenset(
         "quad qquad left right bigm Bigm Big big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle "
         "textstyle limits nolimits mathstrut strut left. right. space enspace thinspace medspace thickspace "
         "negthinspace negmedspace negthickspace "
+        "large Large LARGE huge Huge small normalsize "
         "nonumber middle mathit mathbf boldsymbol bm mathsf mathtt mathnormal pmb underline boxed bold rm bf "
         "it tt sf emph scriptstyle allowbreak nobreak hfill relax therefore because"
     )
@@ -130,7 +131,9 @@ def _name_unit(tokens: list[Token]) -> None:
             _name_larger_units(tokens)
         return
     before, (_, letter, spaced, _, _) = tokens[:-1], tokens[-1]
-    measured = before[-1].kind == "num" or (before[-1].text == "}" and all(token.kind != "sym" for token in before))
+    alone = all(token.kind != "sym" for token in before)
+    exponent = len(before) > 1 and before[-2].text == "^"
+    measured = alone if exponent or before[-1].text == "}" else before[-1].kind == "num"
     if measured and letter in ("mgLNJWVKtsh" if spaced else "NJWV" if before[-1].decimals > 0 else ""):
         tokens[-1] = Token("word", letter, spaced)
 

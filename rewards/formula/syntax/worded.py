@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from turntree.rewards.formula.syntax.nodes import Call, Mul, Node, Num, Pow, Quantity
+from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Call, Mul, Node, Num, Pow, Quantity
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables
-from turntree.rewards.reading.scales import CHANGING, OPERATIONS, SCALES, changes_unknown
+from turntree.rewards.reading.scales import ASKING, CHANGING, OPERATIONS, SCALES, changes_unknown
 
 _EXPONENTS = {"square": "2", "cube": "3", "root": "1/2", "cube root": "1/3", "reciprocal": "-1"}
 _OF_UNITS = frozenset(("square", "sq", "cubic"))
@@ -34,6 +33,8 @@ def worded(before: list[str], node: Node, after: list[str]) -> Node:
 def _operated(before: list[str], node: Node) -> tuple[Node, list[str]]:
     signs = [word for word in before if word in _MONEY]
     words = " ".join(word for word in before if word not in _MONEY).removesuffix(" the")
+    if words.split()[:1] and words.split()[0] in ASKING:
+        raise Malformed("a question")
     while words:
         for pattern, operation in reversed(OPERATIONS):
             if (match := pattern.search(words)) is not None:

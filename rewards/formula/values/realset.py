@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mpmath import mp
 
 from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
     Add,
     Builder,
     Call,
@@ -29,7 +30,6 @@ from turntree.rewards.formula.syntax.nodes import (
     Sym,
 )
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import free_variables, holds
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real

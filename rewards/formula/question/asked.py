@@ -10,11 +10,24 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Group, Mul, Node, Num, Pow, Quantity, Rel, Signed
+from turntree.rewards.formula.plain import bared
+from turntree.rewards.formula.quantities import without_unit
+from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
+    Add,
+    Based,
+    Call,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Rel,
+    Signed,
+)
 from turntree.rewards.formula.syntax.parse import parse
-from turntree.rewards.formula.syntax.plain import bared
 from turntree.rewards.formula.syntax.problems import Malformed, Suspect
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import ordered
 from turntree.rewards.limits import LimitExceeded
 
@@ -114,11 +127,6 @@ def flattened(node: Node) -> Node:
         case Rel(terms, signs):
             return Rel(tuple(None if term is None else flattened(term) for term in terms), signs)
     return node
-
-
-def without_unit(node: Node) -> Node:
-    """The value of a quantity; any other node unchanged."""
-    return node.value if isinstance(node, Quantity) else node
 
 
 def parts(node: Node, kind: type[Add] | type[Mul]) -> tuple[Node, ...]:

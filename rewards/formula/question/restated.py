@@ -11,11 +11,25 @@ from __future__ import annotations
 from collections import Counter
 from fractions import Fraction
 
-from turntree.rewards.formula.asked import Piece, flattened, parts, pieces, shape, without_unit
-from turntree.rewards.formula.shapes import lowest, undivided
-from turntree.rewards.formula.syntax.nodes import Add, Based, Call, Const, Group, Mul, Node, Num, Pow, Rel, Sym, Words
+from turntree.rewards.formula.quantities import without_unit
+from turntree.rewards.formula.question.asked import Piece, flattened, parts, pieces, shape
+from turntree.rewards.formula.question.shapes import lowest, undivided
+from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
+    Add,
+    Based,
+    Call,
+    Const,
+    Group,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Rel,
+    Sym,
+    Words,
+)
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
 from turntree.rewards.formula.syntax.walk import children, free_variables, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.numeric import equal, real_points

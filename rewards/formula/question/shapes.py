@@ -9,9 +9,22 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import gcd
 
-from turntree.rewards.formula.asked import flattened, parts, without_unit
-from turntree.rewards.formula.syntax.nodes import Add, Call, Const, Mul, Node, Num, Pow, Quantity, Ratio, Rel, Sym
-from turntree.rewards.formula.syntax.terms import MINUS_ONE
+from turntree.rewards.formula.quantities import without_unit
+from turntree.rewards.formula.question.asked import flattened, parts
+from turntree.rewards.formula.syntax.nodes import (
+    MINUS_ONE,
+    Add,
+    Call,
+    Const,
+    Mul,
+    Node,
+    Num,
+    Pow,
+    Quantity,
+    Ratio,
+    Rel,
+    Sym,
+)
 from turntree.rewards.formula.syntax.walk import free_variables, ordered, walk
 
 _TEN = Num(Fraction(10))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from turntree.rewards.formula.syntax.characters import HALF_OF_DAY
+
 _STYLE = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])|\\(?:text(?:bf|it|rm|normal|sf)?|mathrm|mathbf|"
     r"mbox|operatorname)(?![a-zA-Z])|\\[,!;: ]|\\q?quad(?![a-zA-Z])|(?<!\\)[${}~\s]|\\[()]|\\ "
 )
 _STOP = re.compile(r"(?<!\.)\.$")
-HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
 _ENDING = frozenset(" ~.,;:!d\\")
 """Last characters of what may be dropped behind an answer."""
 _COMMAND = re.compile(

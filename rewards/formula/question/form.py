@@ -10,9 +10,10 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from turntree.rewards.formula import shapes
-from turntree.rewards.formula.asked import flattened, pieces, shape, without_unit
-from turntree.rewards.formula.shapes import Form
+from turntree.rewards.formula.quantities import without_unit
+from turntree.rewards.formula.question import shapes
+from turntree.rewards.formula.question.asked import flattened, pieces, shape
+from turntree.rewards.formula.question.shapes import Form
 from turntree.rewards.formula.syntax.nodes import Node, Num, Quantity, Rel
 from turntree.rewards.formula.syntax.walk import free_variables
 

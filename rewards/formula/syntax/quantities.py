@@ -1,0 +1,146 @@
+"""Parser of values with their units and the words around them.
+
+Invariant: a word is never skipped: it is a part of the unit, it scales, or it ends the value.
+"""
+
+from __future__ import annotations
+
+from turntree.rewards.formula.syntax.commands import Commands
+from turntree.rewards.formula.syntax.factors import MODULO, negated
+from turntree.rewards.formula.syntax.nodes import MINUS_ONE, Add, Mul, Node, Num, Pow, Quantity, Rel, Words
+from turntree.rewards.formula.syntax.problems import Malformed
+from turntree.rewards.formula.syntax.worded import worded
+
+RELATIONS = {
+    "=": "=", "<": "<", ">": ">", "lt": "<", "gt": ">", "le": "<=", "leq": "<=", "leqslant": "<=", "ge": ">=",
+    "geq": ">=", "geqslant": ">=", "ne": "!=", "neq": "!=", "in": "in",
+    "approx": "approx", "sim": "approx", "simeq": "approx",
+    "equiv": "~", "cong": "~", "to": "to", "rightarrow": "to", "Rightarrow": "to", "implies": "to",
+    "subset": "subset", "subseteq": "subset", "propto": "~", "notin": "!=", "leqq": "<=", "geqq": ">=", "ni": "ni",
+    "iff": "~",
+}  # fmt: skip
+_MONEY = {"$": "$", "euro": "\u20ac", "pounds": "\u00a3", "pound": "\u00a3", "cent": "\u00a2"}
+CONDITIONS = ("for", "where", "when", "if", "with", "provided")
+
+
+class Quantities(Commands):
+    """Parses values and what measures them."""
+
+    def quantity(self) -> Node:
+        """A value with its unit and the words around it, or words alone."""
+        before = self._words()
+        if self._ends_quantity() and not (self.at("]") and not before and self.depth == 0):
+            if not before:
+                raise Malformed(f"expected a value, got {self.next.text!r}")
+            return Words(tuple(before))
+        negative = self.at("-") and self.ahead().text in _MONEY
+        if negative:
+            self.take()
+        if self.next.kind in ("op", "cmd") and self.next.text in _MONEY:
+            before.append(_MONEY[self.take().text])
+        node = self.bracketed() if self.at("]") else self.sum()
+        if negative:
+            node = negated(node)
+        after = self._unit()
+        if not after:
+            return worded(before, node, after) if before else node
+        if [word.lower() for word in after] == ["out", "of"] and self.next.kind == "num":
+            return worded(before, Mul((node, Pow(self.sum(), MINUS_ONE))), self._unit())
+        found = worded(before, node, after)
+        parts = [found]
+        while isinstance(parts[-1], Quantity) and self.next.kind == "num" and isinstance(node, Num):
+            node = self.factor()
+            parts.append(worded([], node, self._unit()))
+            if not isinstance(parts[-1], Quantity):
+                raise Malformed("a number behind words")
+        return found if len(parts) == 1 else Add(tuple(parts))
+
+    def _ends_quantity(self) -> bool:
+        token = self.next
+        if token.kind in ("end of text", "end") or self._at_word("and", "or"):
+            return True
+        return self.at(",", ";", ")", "]", "}", ".", ":", "&", "?", "\\", "mid") or self._relation_sign() is not None
+
+    def _words(self) -> list[str]:
+        words: list[str] = []
+        while self.next.kind == "word" and not self._at_word("and", "or") and not self.at_function():
+            words.append(self.take().text.lower())
+            while words and self.at(".", "'", '"', "?") and self.ahead().kind == "word":
+                self.take()
+        return words
+
+    def _unit(self) -> list[str]:
+        unit: list[str] = []
+        while self.place < len(self.tokens):
+            token = self.next
+            if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
+                return unit
+            if token.text in MODULO or (self._at_word(*CONDITIONS) and self._at_condition()):
+                return unit
+            if token.kind == "word":
+                unit.append(self.take().text)
+            elif token.kind in ("op", "cmd") and token.text in _MONEY:
+                unit.append(_MONEY[self.take().text])
+            elif not unit and self.at_unit_fraction():
+                self.take()
+                unit += [*self._unit_part(), "/", *self._unit_part()]
+            elif self.at("mu") and self.ahead().kind == "word":
+                self.take()
+                unit.append("\u00b5" + self.take().text)
+            elif unit and self.at("^"):
+                self.take()
+                negative = self.at("{") and self.ahead().text == "-"
+                unit.append("^" + ("-" if negative else "") + self.argument_text().lstrip("-"))
+            elif unit and self.at("/") and self.ahead().kind in ("word", "sym"):
+                self.take()
+                unit += ["/", self.take().text]
+            elif unit and (
+                (self.at("cdot", "*", "-") and self.ahead().kind in ("word", "sym"))
+                or (self.at(".", "'") and self.ahead().kind in ("word", "end of text"))
+            ):
+                self.take()
+            elif unit and self.at("(") and self.ahead().kind == "word":
+                self.take()
+                unit += self._words()
+                self.expect(")")
+            else:
+                return unit
+        return unit
+
+    def _unit_part(self) -> list[str]:
+        """The numerator or the denominator of a unit that is written as a fraction."""
+        self.expect("{")
+        part = [self.take().text] if self.next.kind == "sym" and self.ahead().text == "}" else self._unit()
+        self.expect("}")
+        return part
+
+    def _relation_sign(self) -> str | None:
+        token = self.next
+        if token.kind not in ("op", "cmd"):
+            return None
+        if token.text in ("not", "lnot", "neg"):
+            return "not"
+        if token.text == "!" and self.ahead().text == "=":
+            return "!="
+        if token.text == ":" and self.ahead().text == "=" and not self.ahead().spaced:
+            self.take()
+            return "="
+        if token.text == "~" and token.kind == "op":
+            return "~"
+        return RELATIONS.get(token.text)
+
+    def _at_condition(self) -> bool:
+        """Whether a condition follows: a relation in brackets, or one behind ``for``, ``where``."""
+        if self.at("("):
+            known = self.bracketed_at.get(self.place)
+            return known is not None and isinstance(known[0], Rel)
+        return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
+
+    def _accept_word(self, word: str) -> bool:
+        if self._at_word(word):
+            self.place += 1
+            return True
+        return False
+
+    def _at_word(self, *words: str) -> bool:
+        return self.next.kind == "word" and self.next.text.lower() in words

@@ -1,0 +1,121 @@
+"""Words around values: those that negate or blur, those that oppose each other, those that answer by themselves.
+
+Invariant: a word that may change a value is suspect, never dropped.
+"""
+
+from __future__ import annotations
+
+import re
+
+from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS
+from turntree.rewards.formula.syntax.problems import Suspect
+from turntree.rewards.formula.units import FILLERS, GENERIC, read_unit
+from turntree.rewards.reading import flags
+from turntree.rewards.reading.scales import ASKING
+
+_COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
+"""``5 more pages`` is a number of pages, ``5 more than`` that is not."""
+_NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)(?<!s)\.?$")
+_NO_NAMES = frozenset(
+    str.split(
+        "people men women children feet teeth geese mice fish sheep deer left remaining altogether overall january "
+        "february march april may june july august september october november december"
+    )
+)
+"""Words behind a number that are no names although they may begin with a capital and have no ``s``."""
+_ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
+_AXES = tuple(
+    {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
+    for row in """am morning / pm afternoon evening night
+noon / midnight
+north northward / south southward / east eastward / west westward / northeast / northwest / southeast / southwest
+left leftward leftwards / right rightward rightwards
+up upward upwards upstairs uphill / down downward downwards downstairs downhill
+high higher / deep deeper low lower
+early earlier before ago prior / late later after afterwards hence
+profit gain gained surplus won win credit earned ahead / loss lost lose deficit debt debit owed behind
+increase increased rise rose growth grew more / decrease decreased fall fell drop dropped decline less fewer
+clockwise cw / counterclockwise anticlockwise ccw counter-clockwise anti-clockwise
+bc bce / ad ce
+inside within / outside
+fast faster / slow slower
+old older / young younger
+tall taller long longer / short shorter
+heavy heavier / light lighter
+forward forwards / backward backwards back
+upstream / downstream
+deposit deposited received / withdrawal withdrawn paid spent
+hot hotter warm warmer / cold colder cool cooler
+odd / even
+positive / negative
+boys boy men man male males sons / girls girl women woman female females daughters
+heads head / tails tail
+celsius \u00b0c / fahrenheit \u00b0f / kelvin
+red / blue / green / yellow / black / white / orange / purple / pink / brown
+monday / tuesday / wednesday / thursday / friday / saturday / sunday
+maximum / minimum
+simple / compound
+in entering / out leaving""".splitlines()
+)
+"""Words that oppose each other, a row an axis."""
+
+
+def opposed(unit: str, other: str) -> bool:
+    """Whether the words around two values oppose each other: ``km east`` and ``km west``.
+
+    Example:
+        >>> opposed("km east", "km west"), opposed("km east", "km")
+        (True, False)
+    """
+    one, two = (set(words.lower().replace(".", "").split()) for words in (unit, other))
+    for axis in _AXES:
+        poles = [{axis[word] for word in words if word in axis} for words in (one, two)]
+        if all(poles) and not poles[0] & poles[1]:
+            return True
+    return False
+
+
+def check_words(text: str) -> None:
+    """Refuse words that negate a value or blur it.
+
+    Raises:
+        Suspect: There is one.
+    """
+    for word in re.findall(r"[A-Za-z']+", _COMPARED.sub("", text.lower())):
+        if word in flags.NEGATIVE_WORDS:
+            raise Suspect(flags.NEGATION)
+        if word in flags.HEDGING_WORDS:
+            raise Suspect(flags.HEDGE)
+
+
+def check_label(words: tuple[str, ...]) -> None:
+    """Refuse words before a sign of equality that turn it into another relation: ``not = 7``, ``less than = 7``.
+
+    Raises:
+        Suspect: They do.
+    """
+    if words[0] in ASKING:
+        raise Suspect(flags.RESTATED)
+    rest = [word for word in words if word not in FILLERS and word not in flags.PLACEHOLDERS]
+    if rest and (rest[-1] in ("not", "never") or flags.NEGATIVE_WORDS.issuperset(rest)):
+        raise Suspect(flags.NEGATION)
+    if rest and (rest[-1] == "than" or flags.HEDGING_WORDS.issuperset(rest)):
+        raise Suspect(flags.HEDGE)
+
+
+def is_second_answer(unit: str, *, beside: str) -> bool:
+    """Whether the last word behind a number answers by itself, unless the other value has it too.
+
+    A name is one, a capitalised plural none: nouns and units of titles.
+
+    Example:
+        >>> [is_second_answer(word, beside="") for word in ("Evelyn", "Eggs", "Celsius", "even")]
+        [True, False, False, True]
+    """
+    if _ANSWERS.search(unit):
+        return not _ANSWERS.search(beside)
+    named = _NAME.search(unit)
+    if named is None or named[1].lower() in {*_NO_NAMES, *FILLERS, *GENERIC, *beside.lower().split()}:
+        return False
+    known = read_unit(named[1])
+    return named[1].lower() not in ABBREVIATIONS and (known is None or not known.known)
