@@ -109,8 +109,7 @@ class TurntreeServer(ServingTurns):
         )
         self._running = asyncio.Event()
         self._running.set()
-        self._rejecting = False
-        self._reopens = False
+        self._rejecting = self._reopens = False
         if self._life.restarted and trainer is not None:
             ask_for_weights(trainer)
 
