@@ -265,9 +265,9 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
 def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, in_text: bool) -> int:
     match = _LETTERS.match(text, position)
     assert match is not None
-    run = match[0]
-    if in_text or run.lower() in KNOWN_WORDS or _is_word(run) or (spaced and _names_counted(tokens, run)):
-        end = match.end()
+    run, end = match[0], match.end()
+    named = run.lower() in KNOWN_WORDS or _is_word(run) or (spaced and _names_counted(tokens, run))
+    if in_text or (named and not (run == "hr" and _is_height_times_radius(tokens, text[end : end + 1]))):
         if text[end : end + 2] in ("'t", "'s"):
             run, end = text[position : end + 2], end + 2
         tokens.append(Token("word", run, spaced))
@@ -276,6 +276,13 @@ def _read_letters(text: str, position: int, tokens: list[Token], spaced: bool, i
         tokens.append(Token("sym", letter, spaced))
         spaced = False
     return match.end()
+
+
+def _is_height_times_radius(tokens: list[Token], following: str) -> bool:
+    r"""Whether ``hr`` are variables, not hours: behind a pi, or to a power: ``2\pi hr``, ``3hr^2``."""
+    if not tokens:
+        return following == "^"
+    return tokens[-1].text == "pi" or (tokens[-1].kind == "num" and following == "^")
 
 
 def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -> int:
