@@ -315,10 +315,10 @@ class _Group:
         pairs = [_field(row, session, output) for session, _, output in rows]
         self.fields = [field for field, _ in pairs]
         self.tags = [tag for _, tag in pairs]
-        self.before: Sequence[str] = ()
-        """Keys of its rows that were handed over before."""
+        self.before: Sequence[str] | None = None
+        """Keys of its rows that were handed over before; ``None`` if none were."""
 
-    def judged(self, version: int, before: Sequence[str]) -> None:
+    def judged(self, version: int, before: Sequence[str] | None) -> None:
         """Say by which weights it is judged, and that its rows take the place of others."""
         self.tags = [{**tag, JUDGED: version} for tag in self.tags]
         self.before = before
@@ -350,7 +350,7 @@ def _field(row: dict[str, Any], session: int, output: EpisodeOutput) -> tuple[di
 async def _put(groups: list[_Group], partition: str) -> None:
     if not groups:
         return
-    if before := [key for group in groups for key in group.before]:
+    if before := [key for group in groups for key in group.before or ()]:
         await transfer_queue.async_kv_clear(keys=before, partition_id=partition)
     await transfer_queue.async_kv_batch_put(
         keys=[key for group in groups for key in group.keys],
@@ -358,12 +358,11 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[tag for group in groups for tag in group.tags],
         partition_id=partition,
     )
-    # Only now may the replay buffer take the groups.
-    await transfer_queue.async_kv_batch_put(
-        keys=[group.uid for group in groups],
-        tags=[{"status": "finished"} for _ in groups],
-        partition_id=partition,
-    )
+    # Only now may the replay buffer take the groups; of one that was judged again the tags of its rows are enough.
+    # It may have been taken by now, and a name that is written again would be that of a group that waits.
+    if new := [group.uid for group in groups if group.before is None]:
+        finished = [{"status": "finished"} for _ in new]
+        await transfer_queue.async_kv_batch_put(keys=new, tags=finished, partition_id=partition)
 
 
 def _validates(batch: TensorDict) -> bool:

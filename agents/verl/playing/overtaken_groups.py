@@ -49,10 +49,11 @@ class OvertakenGroups:
         self._handing |= set(stale)
         return stale
 
-    def end(self, uid: str, group: EndedGroup) -> Sequence[str]:
-        """A group has ended, or was judged, and is on its way; returns the names of the rows that it replaces."""
+    def end(self, uid: str, group: EndedGroup) -> Sequence[str] | None:
+        """A group has ended, or was judged, and is on its way; returns the names of the rows that it replaces, ``None``
+        if it was not handed over before."""
         self._handing.add(uid)
-        before = self.ended[uid].keys if uid in self.ended else ()
+        before = self.ended[uid].keys if uid in self.ended else None
         self.ended[uid] = group
         return before
 

@@ -1,7 +1,9 @@
 """Resuming a run from a checkpoint: its step, and the records to keep.
 
 Records of later steps are removed, as they are written again; the rest is
-kept. verl empties its file of metrics when it starts: the old content is moved
+kept. Of an asynchronous training an episode that was begun before the checkpoint may
+have ended, or been judged, by weights of after it, which the resumed run never has:
+these lines go, too. verl empties its file of metrics when it starts: the old content is moved
 away meanwhile, and joined with the new one at the end, or at the next start if
 there was no regular end.
 """
@@ -134,6 +136,9 @@ def keep_records(folder: RunFolder, step: int) -> None:
         number = re.fullmatch(r"step_(\d+)", path.stem)
         if number is not None and int(number[1]) > step:
             path.unlink()
+    begun = step  # of a file without such lines those before it have none either
+    while begun and _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step)):
+        begun -= 1
     if folder.metrics.exists():
         folder.metrics.replace(folder.earlier_metrics)
 
@@ -148,9 +153,17 @@ def join_metrics(folder: RunFolder) -> None:
     aside.unlink()
 
 
-def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Keep the whole lines that ``keeps`` selects; a line cut off by a crash is removed."""
+def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:
+    """Whether no turn of an episode is of the weights that a checkpoint of ``step`` has, or of later ones."""
+    return all(turn["completion"].get("weights_version", 0) < step for turn in record["episode"]["turns"])
+
+
+def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Keep the whole lines that ``keeps`` selects, and return whether any went; one cut off by a crash is removed."""
     if not path.exists():
-        return
-    lines = path.read_bytes().split(b"\n")[:-1]
-    write_whole(path, b"".join(line + b"\n" for line in lines if keeps(json.loads(line))))
+        return False
+    before = path.read_bytes()
+    after = b"".join(line + b"\n" for line in before.split(b"\n")[:-1] if keeps(json.loads(line)))
+    if after != before:
+        write_whole(path, after)
+    return after != before

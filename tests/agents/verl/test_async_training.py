@@ -115,11 +115,21 @@ def require_each_row_once(rows: list[dict[str, Any]]) -> None:
         assert {*known} <= {*range((step + 1) * PROMPTS)}
 
 
+def require_none_judged_later(run: Training, rows: list[dict[str, Any]]) -> None:
+    """What was trained on is of no concern to later weights: nothing of it comes back."""
+    last = {row["index"]: row["judged"] for row in rows}
+    for step in range(1, STEPS + 1):
+        for record in read_records(run.folder.episodes(step)):
+            versions = {turn.completion.weights_version for turn in record.episode.turns}
+            assert max(versions) <= last.get(record.labels["index"], STEPS - 1)
+
+
 @pytest.mark.release
 def test_a_training_that_was_killed_learns_from_each_row_once(resumed: Training, tiny_model: Path) -> None:
     assert resumed.status == 0, resumed.log[-3000:]
     assert resumed.steps == [*range(SAVED_AT + 1, STEPS + 1)]
     require_each_row_once(kept_rows(resumed))
+    require_none_judged_later(resumed, kept_rows(resumed))
     assert all(report.metrics[STALE] == 0 for report in resumed.reports)
     assert max(mistrust(resumed, tiny_model, 0)) < 1e-4
 
@@ -151,6 +161,7 @@ def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_mode
     assert (tmp_path / "judging").exists()
     assert run.steps == [*range(1, STEPS + 1)]
     require_each_row_once(kept_rows(run))
+    require_none_judged_later(run, kept_rows(run))
     assert sum(report.metrics["async/lost_turns"] for report in run.reports) >= 1
     for report in run.reports:
         assert report.metrics[STALE] == 0

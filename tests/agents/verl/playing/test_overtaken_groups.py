@@ -107,6 +107,33 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
     assert queue.held["b"]["status"] == "finished"
 
 
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
+    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The trainer looks between two calls of the worker: rows of the present weights are enough for it. Control: those
+    of a group that was not handed over before are not."""
+    put = queue.async_kv_batch_put
+    if again:
+        await finish(worker, queue, "a")
+
+    async def take(*, keys: Any, fields: Any = None, **others: Any) -> None:
+        await put(keys=keys, fields=fields, **others)
+        if fields is not None and queue.held["a"]["status"] == "finished":
+            del queue.held["a"]
+
+    monkeypatch.setattr(queue, "async_kv_batch_put", take)
+    if again:
+        await worker.judge_again(2)
+        await asyncio.sleep(0)
+        await worker._carrier
+    else:
+        await finish(worker, queue, "a")
+    assert ("a" in queue.held) is not again
+    await worker.judge_again(3)
+    assert worker._player.trained == ["a"] * again
+
+
 async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
     worker._overtaken._handing.add("a")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,7 @@ def folder(tmp_path: Path) -> RunFolder:
     for step in (1, 2, 3):
         append_line(folder.metrics, {"step": step, "data": {"score": step}})
         append_line(folder.engine, {"step": step})
-        append_line(folder.episodes(step), {"step": step})
+        append_line(folder.episodes(step), {"step": step, "episode": {"turns": []}})
         folder.weights(step).parent.mkdir(exist_ok=True)
         folder.weights(step).write_bytes(b"w")
     with folder.engine.open("a") as file:
@@ -158,6 +159,25 @@ def test_records_of_later_steps_go_and_those_of_earlier_ones_stay(folder: RunFol
     assert steps(folder.engine) == [1, 2]
     assert [folder.episodes(step).exists() for step in (1, 2, 3)] == [True, True, False]
     assert [folder.weights(step).exists() for step in (1, 2, 3)] == [True, True, False]
+
+
+def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFolder) -> None:
+    """An asynchronous training judges what it began before the checkpoint by weights of after it. Control: what it
+    began and ended before."""
+
+    def lines(step: int) -> list[list[int]]:
+        rows = [json.loads(line) for line in folder.episodes(step).read_text().splitlines()]
+        return [[turn["completion"]["weights_version"] for turn in row["episode"]["turns"]] for row in rows]
+
+    begun = {1: [[0, 0], [1]], 2: [[1, 1], [2, 2], [1, 3]], 3: [[2]]}
+    for step, episodes in begun.items():
+        turns = [[{"completion": {"weights_version": version}} for version in versions] for versions in episodes]
+        text = "".join(json.dumps({"step": step, "episode": {"turns": one}}) + "\n" for one in turns)
+        folder.episodes(step).write_text(text)
+    keep_records(folder, 2)
+    assert (lines(1), lines(2)) == (begun[1], [[1, 1]])
+    keep_records(folder, 1)
+    assert lines(1) == [[0, 0]]
 
 
 def test_metrics_outlive_a_trainer_that_empties_their_file(folder: RunFolder) -> None:
