@@ -194,7 +194,7 @@ def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
     parts = {_NOISE.sub("", part).casefold() for part in said.split(",")}
     known = {right, bare} - {""}
     found = attempt.copied and bool(right) and right in guess
-    return bool(known) and (guess in known or parts == {bare} or found)
+    return bool(known) and (guess in known or parts <= known or found)
 
 
 def _short(attempt: Attempt) -> str:

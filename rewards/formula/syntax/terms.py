@@ -90,7 +90,8 @@ class Terms(Factors):
                     return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 part = _fraction(value) if whole else None
-                if whole and part is None and token.spaced and (first.text == "1" or token.text == "{"):
+                doubtful = token.text == "{" or (first.text == "1" and token.text != "d")  # the 1 of an integral
+                if whole and part is None and token.spaced and doubtful:
                     raise Malformed("two values side by side")
                 if part is not None:
                     if not 0 < part < 1 or not first.value or first.value.denominator != 1:

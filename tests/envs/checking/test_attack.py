@@ -155,6 +155,20 @@ def test_what_was_said_is_reported_with_the_task_that_paid() -> None:
     assert (silence.share, silence.paid) == (1.0, {"0": "", "2": "", "5": ""})
 
 
+def test_a_guess_is_luck_though_its_unit_is_missing_and_other_words_are_none() -> None:
+    class Worded(Quiz):
+        def task(self, index: int) -> Task:
+            gold = r"\text{(B)}" if index == 0 else rf"n = {index}\text{{ cm}}"
+            return Task(id=str(index), prompt="Which?", answer=gold)
+
+        def paid(self, text: str) -> float:
+            return float(text.strip() in (str(self.current_task.id), "Done."))
+
+    report = attack(Worded(), count=3)
+    assert row(report, "the number 2").lucky == 1
+    assert len(row(report, "a claim to be done").paid) == 3
+
+
 def test_a_reward_may_have_to_be_higher_to_count() -> None:
     class Polite(Quiz):
         def paid(self, text: str) -> float:
