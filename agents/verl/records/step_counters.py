@@ -39,7 +39,8 @@ class StepCounters:
         """Close a step: what was sampled since the last call was trained on, and ``global_steps`` updates were made.
 
         Args:
-            shared: Counters of the exchange with other replicas, since the start.
+            counters: The engine's, since its start.
+            shared: Those of the exchange with other replicas, likewise.
 
         A warning names the monitors that are far from 0.
         """

@@ -118,7 +118,12 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused."""
+        """The policy was updated: what was sampled since the last call was trained on. Run-ahead stays paused.
+
+        Args:
+            step: Updates that the trainer has made.
+            counters: The engine's, since its start.
+        """
         self.step = step
         await self._resume_once()
         await self.swap()
@@ -150,7 +155,11 @@ class TurnServer:
             self._ahead.resume()
 
     def read_counters(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """Counters since the last call of this method, and the monitors' z-scores of the step."""
+        """Counters since the last call of this method, and the monitors' z-scores of the step.
+
+        Args:
+            counters: The engine's, since its start.
+        """
         return self._counters.read(counters, self._swaps)
 
     async def save_state(self, folder: Path, step: int) -> None:
