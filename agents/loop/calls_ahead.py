@@ -147,12 +147,13 @@ class EarlyCalls:
             before: The environment's probable snapshot before it.
         """
         calls = len(self._own.parser.parse(text).calls)
-        if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < calls:
+        price = max(1, calls)  # a turn without calls costs a step, too
+        if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < price:
             return
         env, begun = self._env.fork(before), monotonic()
         self._forks[turn].append(_Fork(env, text, before, calls, begun, asyncio.create_task(self._timed(env, text))))
         self._calls.made += calls
-        self._calls.credit.calls -= calls
+        self._calls.credit.calls -= price
 
     def call(self, text: str, *, later: bool = False) -> None:
         """Make the calls of pure tools in a turn that will probably come, next or ``later`` in the episode."""
@@ -225,7 +226,7 @@ class EarlyCalls:
 
     def _use(self, calls: int, seconds: float) -> None:
         self._calls.used += calls
-        self._calls.credit.calls += 2 * calls
+        self._calls.credit.calls += 2 * max(1, calls)
         self._calls.saved_seconds += seconds if calls else 0.0
 
     def _throw_away(self, forks: Sequence[_Fork]) -> None:

@@ -102,7 +102,7 @@ def train(
     step = resumed_step(composition.verl.trainer, folder)
     if step:
         logger.info("the run resumes after step %d", step)
-        keep_records(folder, step)
+        keep_records(folder, step, overtaken=composition.verl.trainer.v1.trainer_mode != "sync")
     else:
         folder.clear()
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.

@@ -12,15 +12,22 @@ for the time of an update.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import ray
 import torch
+from ray.exceptions import RayActorError
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from turntree.agents.verl.names import ROLLOUT_NAME
 from turntree.agents.verl.serving.weights import buckets_of
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 1800.0
+"""Seconds in which the trainer gathers its weights."""
 
 
 @CheckpointEngineRegistry.register(ROLLOUT_NAME)
@@ -78,7 +85,11 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
             return
         self._buckets = [ray.put(bucket) async for bucket in buckets_of(weights, self._bucket_bytes)]
         told = (one.execute_checkpoint_engine.remote("take", [self._buckets]) for one in self._receivers)
-        await asyncio.gather(*told, return_exceptions=True)  # whoever is gone misses this update
+        for outcome in await asyncio.gather(*told, return_exceptions=True):
+            if isinstance(outcome, RayActorError):
+                logger.warning("a rollout replica is gone and misses an update: %s", outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
 
     def take(self, buckets: Sequence[Sequence[Any]]) -> None:
         """The weights that a replica is to get, as references to the store."""
@@ -92,8 +103,14 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
 
         Args:
             global_steps: Updates that the trainer has made.
+
+        Raises:
+            TimeoutError: If the trainer does not name them in time.
         """
-        await self._named.wait()
+        try:
+            await asyncio.wait_for(self._named.wait(), _PATIENCE)
+        except TimeoutError:
+            raise TimeoutError(f"the trainer named no weights within {_PATIENCE:g} s; see its own log") from None
         for bucket in self._buckets:
             for pair in (await bucket).items():
                 yield pair

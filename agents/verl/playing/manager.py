@@ -23,7 +23,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 from uuid import uuid4
@@ -165,6 +165,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._outbox: list[_Group] = []
         self._overtaken = OvertakenGroups()
         self._carrier: asyncio.Task[None] | None = None
+        """Hands over what the outbox holds; one that failed stays, for nothing may be lost without an error."""
         slots = run.run_ahead.slots(rollout.max_num_seqs)
         self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
 
@@ -191,17 +192,21 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         if self._ahead is not None and ahead:
             sampling = {name: self._rollout[name] for name in ("temperature", "top_p", "top_k")}
             self._ahead.start(ahead, sampling, size=int(self._rollout.n))
-        await asyncio.gather(*groups)
-        while self._carrier is not None and not self._carrier.done():
-            await asyncio.shield(self._carrier)
-        if self._carrier is not None:
-            self._carrier.result()
+        await self._handed_over_of(groups)
 
     async def judge_again(self, step: int) -> None:
         """Judge groups that have ended by the weights of a training step, and hand them over again."""
         others = set(self.background_tasks)
         await self._judge_overtaken(step)
-        await asyncio.gather(*(self.background_tasks - others))
+        await self._handed_over_of(self.background_tasks - others)
+
+    async def _handed_over_of(self, groups: Iterable[asyncio.Task[Any]]) -> None:
+        """Wait until groups are handed over; raises what keeps one from it, also one that the carrier had judged."""
+        await asyncio.gather(*groups)
+        while self._carrier is not None and not self._carrier.done():
+            await asyncio.shield(self._carrier)
+        if self._carrier is not None:
+            self._carrier.result()
 
     async def _judge_overtaken(self, step: int) -> None:
         """Begin to judge the groups of this worker that are of earlier weights than a step's.
@@ -223,12 +228,13 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             self._player.trained_on(uid)
         self._judge_stale()
 
-    def _judge_stale(self) -> None:
+    def _judge_stale(self) -> list[asyncio.Task[None]]:
         """Begin to judge what was handed over under earlier weights than the step's."""
-        for uid in self._overtaken.take_stale():
-            task = asyncio.create_task(self._judge_group(uid))
+        tasks = [asyncio.create_task(self._judge_group(uid)) for uid in self._overtaken.take_stale()]
+        for task in tasks:
             self.background_tasks.add(task)
             task.add_done_callback(self.background_tasks.discard)
+        return tasks
 
     async def _judge_group(self, uid: str) -> None:
         row = self._overtaken.ended[uid].row
@@ -262,7 +268,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             version = self._player.version_of(group.uid)
             group.judged(version, before=self._overtaken.end(group.uid, EndedGroup(prompt, group.keys, version)))
         self._outbox.append(group)
-        if self._carrier is None or self._carrier.done():
+        if self._carrier is None or (self._carrier.done() and self._carrier.exception() is None):
             self._carrier = asyncio.create_task(self._hand_over())
 
     async def _judge(self, row: Mapping[str, Any], session: int, output: EpisodeOutput, validate: bool) -> None:
@@ -274,14 +280,19 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         )
 
     async def _hand_over(self) -> None:
-        while self._outbox:
+        late: list[asyncio.Task[None]] = []
+        """Groups that were on their way when the weights were updated, and are judged now."""
+        while self._outbox or late:
             if self.background_tasks:
                 await asyncio.wait(set(self.background_tasks), timeout=_HAND_OVER_SECONDS)
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
             self._overtaken.handed_over(group.uid for group in groups)
-            self._judge_stale()  # those that were on their way when the weights were updated
+            for task in late:
+                if task.done():
+                    task.result()
+            late = [task for task in late if not task.done()] + self._judge_stale()
 
 
 def _end_run_on_error(playing: Future[None]) -> None:

@@ -127,8 +127,12 @@ class Checkpoints:
         return f"the same command{how} goes on after step {self.step}, whose checkpoint is the last"
 
 
-def keep_records(folder: RunFolder, step: int) -> None:
-    """Make a run's records those of its first ``step`` steps; call before verl starts."""
+def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> None:
+    """Make a run's records those of its first ``step`` steps; call before verl starts.
+
+    Args:
+        overtaken: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
+    """
     join_metrics(folder)
     _keep_lines(folder.engine, lambda row: row["step"] <= step)
     _keep_lines(folder.metrics, lambda row: row["step"] <= step)
@@ -136,9 +140,8 @@ def keep_records(folder: RunFolder, step: int) -> None:
         number = re.fullmatch(r"step_(\d+)", path.stem)
         if number is not None and int(number[1]) > step:
             path.unlink()
-    begun = step  # of a file without such lines those before it have none either
-    while begun and _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step)):
-        begun -= 1
+    for begun in range(1, step + 1) if overtaken else ():
+        _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step))
     if folder.metrics.exists():
         folder.metrics.replace(folder.earlier_metrics)
 
@@ -158,12 +161,11 @@ def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:
     return all(turn["completion"].get("weights_version", 0) < step for turn in record["episode"]["turns"])
 
 
-def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> bool:
-    """Keep the whole lines that ``keeps`` selects, and return whether any went; one cut off by a crash is removed."""
+def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Keep the whole lines that ``keeps`` selects; one cut off by a crash is removed."""
     if not path.exists():
-        return False
+        return
     before = path.read_bytes()
     after = b"".join(line + b"\n" for line in before.split(b"\n")[:-1] if keeps(json.loads(line)))
     if after != before:
         write_whole(path, after)
-    return after != before

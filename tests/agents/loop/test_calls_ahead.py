@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -371,7 +372,7 @@ def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Calla
     credit = Credit(4.0)
     calls, stored = CallsAhead(credit=credit), past(make, chatml, *[LONG] * 16)
     episodes = 0
-    while episodes < 8 or calls.wasted < 4:  # a pure call for which no thread was free costs no credit
+    while episodes < 8 or (calls.wasted < 4 and episodes < 100):  # a pure call that found no thread costs no credit
         play(make(), ("done",), (), chatml, calls=calls, stored=stored)
         episodes += 1
     for _ in range(8):
@@ -382,6 +383,25 @@ def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Calla
         play(make(), LONG, (), chatml, calls=calls, stored=stored)
         episodes += 1
     assert calls.used > calls.wasted, "what comes earns credit"
+
+
+@pytest.mark.parametrize("make", [forking, pure])
+def test_without_a_bound_wrong_forecasts_would_go_on(chatml: Any, make: Callable[[], Counting]) -> None:
+    calls, stored = CallsAhead(credit=Credit(math.inf)), past(make, chatml, *[LONG] * 16)
+    for episodes in range(1, 100):
+        play(make(), ("done",), (), chatml, calls=calls, stored=stored)
+        if calls.wasted > 4 + (episodes + 8) / 8:
+            return
+    pytest.fail(f"{calls.wasted} calls in 99 episodes")
+
+
+def test_a_fork_that_takes_a_turn_without_calls_costs_credit_too(chatml: Any) -> None:
+    """And earns it, if it comes, as the call before it does."""
+    for last, earned in (("words", 2), ("other", 0)):
+        calls, stored = CallsAhead(credit=Credit(4.0)), past(forking, chatml, *[(call("pen"), "words")] * 8)
+        for _ in range(4):
+            play(forking(), (call("pen"), last), (), chatml, calls=calls, stored=stored)
+        assert (counts(calls), calls.credit.calls) == ((4, 4, 0), 4.0 + 4 * (earned + 1 / 8))
 
 
 @pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])

@@ -134,6 +134,36 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
     assert worker._player.trained == ["a"] * again
 
 
+class Full(Exception):
+    """The queue takes nothing more."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
+    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Also where the carrier itself had it judged, and where another group ends meanwhile; else the trainer waits
+    for ever."""
+    await finish(worker, queue, "a")
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise Full
+
+    if late:
+        worker._player.resuming.newest.version = 1
+        worker._overtaken.begin_step(1, queue.held)
+        monkeypatch.setattr(worker._player, "play_again", fail)
+        with pytest.raises(Full):
+            await finish(worker, queue, "b")
+    else:
+        with monkeypatch.context() as patch, pytest.raises(Full):
+            patch.setattr(queue, "async_kv_batch_put", fail)
+            await worker.judge_again(2)
+        await worker._pass_on({"uid": "b", "global_steps": 1}, [], validate=False)
+    with pytest.raises(Full):
+        await worker.judge_again(3)
+
+
 async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
     worker._overtaken._handing.add("a")

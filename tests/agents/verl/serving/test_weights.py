@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ray.exceptions import RayActorError
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.ray_weights import RayWeights
@@ -120,12 +121,12 @@ async def iter_of(held: Any) -> Any:
     return held
 
 
-def told(engine: RayWeights, *, lost: bool = False) -> Any:
+def told(engine: RayWeights, *, error: Exception | None = None) -> Any:
     """The handle of a worker beside a replica."""
 
     async def call(method: str, *arguments: Any) -> None:
-        if lost:
-            raise EngineLost("it was killed")
+        if error is not None:
+            raise error
         getattr(engine, method)(*arguments)
 
     return SimpleNamespace(execute_checkpoint_engine=SimpleNamespace(remote=call))
@@ -136,7 +137,7 @@ async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_t
 ) -> None:
     monkeypatch.setattr("turntree.agents.verl.ray_weights.ray.put", Stored)
     trainers, replica, dead = [RayWeights(8) for _ in range(2)], RayWeights(8), RayWeights(8)
-    handles = [*map(told, trainers), told(replica), told(dead, lost=True)]
+    handles = [*map(told, trainers), told(replica), told(dead, error=RayActorError())]
     trained, served = RayWeights.build_topology(2, 2, handles)
     for engine, receivers in zip(trainers, trained["receivers"], strict=True):
         engine.init_process_group(receivers=receivers)
@@ -156,6 +157,17 @@ async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_t
         assert waiting is None or await waiting == expected
         assert await collect(replica) == await collect(replica) == expected
     assert gathered == [*"abc"] * 4
+
+
+async def test_a_replica_that_takes_no_weights_though_it_lives_ends_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turntree.agents.verl.ray_weights.ray.put", Stored)
+    trainer, replica = RayWeights(8), RayWeights(8)
+    trainer.init_process_group(receivers=[told(replica, error=ValueError("of another kind"))])
+    with pytest.raises(ValueError, match="of another kind"):
+        await trainer.send_weights(iter([("a", torch.zeros(1))]), global_steps=1)
+    monkeypatch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0.01)
+    with pytest.raises(TimeoutError, match="named no weights within 0.01 s"):
+        await collect(replica)
 
 
 async def collect(engine: RayWeights) -> list[tuple[str, float]]:
