@@ -115,8 +115,8 @@ class TurnRequest:
     reuse: bool = True
     """Whether the turn may begin with a stored one, and be stored to begin later ones; a validation's may not."""
     sample: int = 0
-    """Number of the episode among those of its task in a step. A turn begins only with a stored one of the same number,
-    so that which one does not depend on who asks first."""
+    """Number of the episode among those of its task in a training step of verl; elsewhere 0. A turn begins only with a
+    stored one of the same number, so that which one does not depend on who asks first."""
     expected: float = 0.0
     """Tokens that the dialogue will probably have from this turn on; 0 where that is not known. Of requests that wait
     in the local engine the longest goes first; with any engine it counts for the choice of a replica."""

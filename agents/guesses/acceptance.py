@@ -74,6 +74,7 @@ def redraw_known(now: KnownLaw, turn: StoredTurn, position: int, coin: float, le
     mass that p has beyond them, which is more than their residual.
 
     Args:
+        now: p at the position.
         coin: Uniform in (0, 1), fresh.
     """
     rest = _rejected_mass(now, turn, position, lenience)
@@ -94,6 +95,8 @@ def redraw_wider(
     which settles the draw; on the rest of their mass, and then all is drawn anew; or beyond them once more.
 
     Args:
+        now: p at the position.
+        left: As ``Redraw.left``.
         before: What was known of it when the draw was left open.
         coin: Uniform in (0, 1), fresh.
     """

@@ -53,6 +53,10 @@ class StepAccount:
         """Charge a step with drafts, or learn from one without.
 
         Args:
+            tokens: Tokens that the model ran over.
+            emitted: Tokens that were sampled.
+            seconds: Wall time of the step.
+            prompt_tokens: Prompt tokens that it processed.
             counts: Whether more than the time that passed is taken from it.
         """
         plain = self._plain.seconds(rows)

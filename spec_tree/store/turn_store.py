@@ -93,6 +93,7 @@ class TurnStore:
         """Free so many positions from the head on.
 
         Args:
+            positions: At most half the capacity.
             evict: Called with each turn in the way after it has been read; it must ``drop`` it.
         """
         positions = granules(positions)

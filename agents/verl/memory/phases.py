@@ -61,6 +61,10 @@ class Estimate:
 def estimate(config: Any, gpu: int = CARD) -> Estimate:
     """Estimate the memory of a training.
 
+    Args:
+        config: verl's whole configuration.
+        gpu: Memory of each GPU, bytes.
+
     Raises:
         ConfigError: If the shape of the model is not known.
     """

@@ -64,6 +64,7 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
 
     Args:
         shape: Shape of the policy.
+        gpu: Memory of the GPU, bytes.
     """
     rollout = config.actor_rollout_ref.rollout
     ranks = rollout.tensor_model_parallel_size
