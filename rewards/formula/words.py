@@ -116,7 +116,6 @@ def is_second_answer(unit: str, *, beside: str, question: str = "") -> bool:
     if named is None or named[1].lower() in {*_MONTHS, *beside.lower().split()}:
         return False
     known = read_unit(named[1])
-    if known is not None and known.known:
-        return False
     within = re.search(rf"[a-z0-9,;]['\")]?\s+{named[1]}\b", question)
-    return within is not None and re.search(rf"\b{named[1].lower()}", question) is None
+    counted = known is not None and known.known
+    return within is not None and not counted and re.search(rf"\b{named[1].lower()}", question) is None

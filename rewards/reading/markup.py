@@ -25,7 +25,6 @@ _CUT_OFF = re.compile(
     r"(?=.*\boverflow(?:-[xy])?\s*:\s*(?:hidden|clip)).*(?<![\w-])max-(?:width|height)\s*:\s*0(?![.\d%])",
     re.IGNORECASE | re.DOTALL,
 )
-"""A largest size of 0 hides what does not overflow; text that does is shown."""
 _BRANCH = re.compile(r"\\(if[a-zA-Z]*|else|fi)(?![a-zA-Z])")
 _LEFT_OUT = re.compile(
     r"\\begin\s*\{(comment|hidden|hide|invisible|filecontents\*?|lrbox|nodisplay|"

@@ -24,8 +24,7 @@ _CLEAR = mp.mpf("1e-4")
 _SETTLED = mp.mpf("1e-7")
 """Relative difference of two estimates below which their limit is known."""
 _FAR = (10**7, 10**9)
-_NEAR_DIGITS = 300
-"""Digits near a limit, where differences cancel: those of 33rd powers of the nearer place."""
+_NEAR_DIGITS = 300  # near a limit differences cancel: those of 33rd powers of the nearer place are left
 _TERMS = (200, 400)
 _EDGES = (40, 60)
 _INNER, _FROM_END = mp.mpf("0.38"), mp.mpf("5.6")
@@ -108,17 +107,14 @@ def _twice_integrated(function: Callable[[Value], Value], one: list[Value], othe
         seen = max(seen, abs(value))
         return value
 
-    estimates = _quadrature(watched, one), _quadrature(watched, other)
-    return _settled(*estimates, seen=min(seen, 1))
+    return _settled(_quadrature(watched, one), _quadrature(watched, other), seen=min(seen, 1))
 
 
 def _divided(low: Value, high: Value) -> list[Value]:
     if mp.isfinite(low) and mp.isfinite(high):
         return [low, low + _INNER * (high - low), high]
-    if mp.isfinite(low):
-        return [low, low + mp.sign(high) * _FROM_END, high]
-    if mp.isfinite(high):
-        return [low, high + mp.sign(low) * _FROM_END, high]
+    if mp.isfinite(low) or mp.isfinite(high):
+        return [low, low + mp.sign(high) * _FROM_END if mp.isfinite(low) else high + mp.sign(low) * _FROM_END, high]
     return [low, mp.sign(low) * (_FROM_END - _INNER), mp.sign(high) * _FROM_END, high]
 
 
@@ -131,13 +127,7 @@ def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
 
 
 def _settled(one: Value, other: Value, *, seen: Value) -> Value:
-    """The second of two estimates, if the first is about the same and not both are 0 for want of terms or digits.
-
-    Args:
-        one: The coarser estimate.
-        other: The finer one.
-        seen: A size beside which their difference may be small where they are small themselves.
-    """
+    """The second of two estimates, if they differ little beside it and the size ``seen``, and not both are 0."""
     if abs(real(one) - real(other)) >= _SETTLED * (seen + abs(real(other))):
         raise CannotEvaluate("a limit that is not known well")
     return other
