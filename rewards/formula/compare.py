@@ -19,12 +19,12 @@ from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quant
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables, holds
+from turntree.rewards.formula.syntax.walk import free_variables, holds, walk
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison
 from turntree.rewards.formula.understanding import is_understood
 from turntree.rewards.formula.values.symbolic import equal_by_sympy
-from turntree.rewards.formula.words import check_words
+from turntree.rewards.formula.words import check_words, is_second_answer
 from turntree.rewards.limits import LimitExceeded
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.extract import Answer
@@ -91,6 +91,9 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
     except (Malformed, Suspect, LimitExceeded):
         return verdict  # words, options
+    beside, units = ([part.unit for part in walk(node) if isinstance(part, Quantity)] for node in (right, ours))
+    if any(is_second_answer(unit, beside=" ".join(beside), question=question) for unit in units):
+        return _suspect(flags.CANDIDATES)
     value = ours.terms[-1] if isinstance(ours, Rel) else ours
     if contract.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
         return _suspect(flags.RESTATED)

@@ -10,6 +10,7 @@ import string
 
 from turntree.rewards.contract import Contract, Kind
 from turntree.rewards.formula.plain import commands_stripped
+from turntree.rewards.formula.syntax.characters import HALF_OF_DAY
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
@@ -19,8 +20,13 @@ _BESIDE = re.compile(r"^[,;/&|+]|^and\b|\([a-z]\)|\b(?:or|not)\b")
 """Something else beside an option: ``(B), 4``, ``(B) 4 or 5``."""
 _FURTHER_LETTERS = re.compile(r"[a-e](?:[\s.):,;]+[a-e])*[.):]?")
 _QUAD = re.compile(r"\\q?quad(?![a-z])|\\\\")
-_MARKED = re.compile(r"(?:^\s*|[^\sA-Za-z\\]\s*|\\q?quad\s*)\(?([A-Z])\s*([.):])(?=[\s\\]*\S)")
-"""The letter of an option with the mark behind it, at the beginning or behind another option's text."""
+_GAP = re.compile(r"\\(?:\\|(?:newline|q?quad)(?![a-z])|[hv]space\*?\s*\{[^{}]*\}|[,;:!> ])|[~\n]")
+_ENCLOSED = re.compile(r"\([^()]*\)")
+_MARKED = re.compile(
+    r"\n\s*\(?([A-Za-z])\s*[.):](?=\s*\S)|[^\sA-Za-z]\s*([A-Z])\s*[.):](?=\s*\S)|"
+    r"[A-Za-z]\s+([A-Z])[.)](?=\s+\S)|[,;]\s*([A-Z])\s+(?=[\d\\$-])"
+)
+"""The letter of an option with the mark behind it: after a gap, a sign, a word, and without one between values."""
 _WRAPPING = re.compile(r"\\(?:text(?:bf|it|rm)?|math(?:bf|rm)|left|right)(?![a-zA-Z])|\\[,;: {}]|[${}]")
 _SEVERAL = re.compile(r"\(?[A-Za-z]\)?(?:\s*(?:,|and|or|/|&|;)?\s*\(?[A-Za-z]\)?)+")
 _NAMED = re.compile(r"(?:option|choice|answer|letter)\s+(?:is\s+)?\(?([A-Za-z])\b\)?\.?")
@@ -69,10 +75,11 @@ def without_option(text: str) -> str | None:
     return text[match.end() :] if match is not None else None
 
 
-def _names_several(text: str) -> bool:
-    r"""Whether options stand side by side with their texts, marked alike: ``A. 1 \quad B. 2``."""
-    marked = [(found[1], found[2]) for found in _MARKED.finditer(_WRAPPING.sub(" ", text))]
-    return any(mark == marked[0][1] and letter != marked[0][0] for letter, mark in marked)
+def _names_several(text: str, first: str, allowed: str) -> bool:
+    r"""Whether another option stands behind the first one's text: ``A. 1 \quad B. 2``, ``A. cats B. dogs``."""
+    apart = _WRAPPING.sub(" ", _GAP.sub("\n", HALF_OF_DAY.sub(r"\1m", text)))
+    letters = [next(filter(None, found.groups())).lower() for found in _MARKED.finditer(_ENCLOSED.sub(" ", apart))]
+    return any(letter != first and letter in allowed for letter in letters)
 
 
 def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
@@ -97,9 +104,10 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     labelled = _WITH_TEXT.fullmatch(answer)
     if labelled is not None:
         further = _FURTHER_LETTERS.fullmatch(_QUAD.sub(" ", labelled[3]).strip())
-        if further or _BESIDE.search(labelled[3]) or _names_several(text):
+        first = labelled[1] or labelled[2]
+        if further or _BESIDE.search(labelled[3]) or _names_several(text, first, allowed):
             return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
-        return Verdict(correct=(labelled[1] or labelled[2]) == right[1], method="option")
+        return Verdict(correct=first == right[1], method="option")
     letters = re.findall(r"\b[a-z]\b", answer)
     if _SEVERAL.fullmatch(answer) and len(letters) > 1 and all(letter in allowed for letter in letters):
         return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))

@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import re
 
-from turntree.rewards.formula.syntax.nouns import ABBREVIATIONS
 from turntree.rewards.formula.syntax.problems import Suspect
-from turntree.rewards.formula.units import FILLERS, GENERIC, read_unit
+from turntree.rewards.formula.units import FILLERS, read_unit
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import ASKING
 
 _COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
 """``5 more pages`` is a number of pages, ``5 more than`` that is not."""
-_NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)(?<!s)\.?$")
-_NO_NAMES = frozenset(
-    str.split(
-        "people men women children feet teeth geese mice fish sheep deer left remaining altogether overall january "
-        "february march april may june july august september october november december"
-    )
-)
-"""Words behind a number that are no names although they may begin with a capital and have no ``s``."""
+_NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)\.?$")
+_TITLED = re.compile(r"\b(?:Mrs?|Ms|Dr)\.? [A-Z]")
+_MONTHS = frozenset(str.split("january february march april may june july august september october november december"))
 _ANSWERS = re.compile(r"\b(?:even|odd|yes|true|false)$", re.IGNORECASE)
 _AXES = tuple(
     {word: pole for pole, words in enumerate(row.split(" / ")) for word in words.split()}
@@ -103,19 +97,25 @@ def check_label(words: tuple[str, ...]) -> None:
         raise Suspect(flags.HEDGE)
 
 
-def is_second_answer(unit: str, *, beside: str) -> bool:
+def is_second_answer(unit: str, *, beside: str, question: str = "") -> bool:
     """Whether the last word behind a number answers by itself, unless the other value has it too.
 
-    A name is one, a capitalised plural none: nouns and units of titles.
+    A name does: one with a title, or one that a question has with a capital within a sentence and nowhere without
+    one. What is counted does not, whatever its first letter, nor does a unit or a month.
 
     Example:
-        >>> [is_second_answer(word, beside="") for word in ("Evelyn", "Eggs", "Celsius", "even")]
+        >>> question = "How many eggs does James have more than Mary?"
+        >>> [is_second_answer(word, beside="", question=question) for word in ("James", "Eggs", "Student", "even")]
         [True, False, False, True]
     """
     if _ANSWERS.search(unit):
         return not _ANSWERS.search(beside)
+    if _TITLED.search(unit):
+        return not _TITLED.search(beside)
     named = _NAME.search(unit)
-    if named is None or named[1].lower() in {*_NO_NAMES, *FILLERS, *GENERIC, *beside.lower().split()}:
+    if named is None or named[1].lower() in {*_MONTHS, *beside.lower().split()}:
         return False
     known = read_unit(named[1])
-    return named[1].lower() not in ABBREVIATIONS and (known is None or not known.known)
+    within = re.search(rf"[a-z0-9,;]['\")]?\s+{named[1]}\b", question)
+    counted = known is not None and known.known
+    return within is not None and not counted and re.search(rf"\b{named[1].lower()}", question) is None

@@ -17,9 +17,13 @@ _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]{0,15})(?=[\s/>])([^<>]{0,600})>")
 _NEVER_SHOWN = frozenset(str.split("s del strike template script style noscript title head details"))
 _NOT_DISPLAYED = re.compile(
     r"""\bhidden\b|display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|opacity\s*:\s*0(?:\.0*)?(?![.\d])|"""
-    r"""font-size\s*:\s*0|\b(?:width|height)\s*[:=]\s*\W?0(?![.\d%])|line-through|text-indent\s*:\s*-|(?:^|[\s;"'-])color\s*[:=]\s*["']?\s*"""
+    r"""font-size\s*:\s*0|(?<![\w-])(?:width|height)\s*[:=]\s*\W?0(?![.\d%])|line-through|text-indent\s*:\s*-|(?:^|[\s;"'-])color\s*[:=]\s*["']?\s*"""
     r"""(?:white|transparent|#f{3,8}\b|rgba?\(\s*255\s*,\s*255\s*,\s*255)""",
     re.IGNORECASE,
+)
+_CUT_OFF = re.compile(
+    r"(?=.*\boverflow(?:-[xy])?\s*:\s*(?:hidden|clip)).*(?<![\w-])max-(?:width|height)\s*:\s*0(?![.\d%])",
+    re.IGNORECASE | re.DOTALL,
 )
 _BRANCH = re.compile(r"\\(if[a-zA-Z]*|else|fi)(?![a-zA-Z])")
 _LEFT_OUT = re.compile(
@@ -80,6 +84,7 @@ def _cut(text: str, parts: Iterator[tuple[int, int]]) -> str:
 def _elements(text: str) -> Iterator[tuple[int, int]]:
     """Elements of HTML that are not displayed, and tags that keep an answer in an attribute."""
     start, name, depth = -1, "", 0
+    first = len(text) - len(text.lstrip())
     for tag in _TAG.finditer(text):
         own = tag[2].lower()
         if start >= 0:
@@ -87,7 +92,7 @@ def _elements(text: str) -> Iterator[tuple[int, int]]:
             if depth == 0:
                 yield start, tag.end()
                 start = -1
-        elif not tag[1] and _is_hidden(own, tag[3]) and not (own == "s" and not text[: tag.start()].strip()):
+        elif not tag[1] and _is_hidden(own, tag[3]) and not (own == "s" and tag.start() <= first):
             start, name, depth = tag.start(), own, 1  # a text that begins with <s> has the mark of a tokenizer
         elif "=" in tag[3] and _ANSWERS.search(tag[3]):
             yield tag.start(), tag.end()
@@ -98,7 +103,7 @@ def _elements(text: str) -> Iterator[tuple[int, int]]:
 def _is_hidden(name: str, attributes: str) -> bool:
     if name == "details":
         return re.search(r"\bopen\b", attributes) is None
-    return name in _NEVER_SHOWN or (bool(attributes) and _NOT_DISPLAYED.search(attributes) is not None)
+    return name in _NEVER_SHOWN or any(rule(attributes) for rule in (_NOT_DISPLAYED.search, _CUT_OFF.match))
 
 
 def _branches(text: str) -> Iterator[tuple[int, int]]:
@@ -107,20 +112,23 @@ def _branches(text: str) -> Iterator[tuple[int, int]]:
     Of a condition that TeX would compute neither branch counts.
     """
     opened: list[bool | None] = []
-    start = -1
+    hidden = 0  # of those opened, the ones whose present branch does not count
+    start, last = -1, text.rfind("\\fi")
     for mark in _BRANCH.finditer(text):
         if mark[1] == "fi":
             if opened:
-                opened.pop()
+                hidden -= not opened.pop()
         elif mark[1] == "else":
             if opened and opened[-1] is not None:
+                hidden += 1 if opened[-1] else -1
                 opened[-1] = not opened[-1]
-        elif mark[1] in ("iff", "ifthenelse") or "\\fi" not in text[mark.end() :]:  # an arrow, or a slip
+        elif mark[1] in ("iff", "ifthenelse") or last < mark.end():  # an arrow, or a slip
             continue
         else:
             never = mark[1] == "iffalse" or text.startswith("0", mark.end())
             opened.append(True if mark[1] == "iftrue" else False if never else None)
-        shown = all(opened)
+            hidden += not opened[-1]
+        shown = not hidden
         if not shown and start < 0:
             start = mark.start()
         elif shown and start >= 0:

@@ -24,8 +24,11 @@ _CLEAR = mp.mpf("1e-4")
 _SETTLED = mp.mpf("1e-7")
 """Relative difference of two estimates below which their limit is known."""
 _FAR = (10**7, 10**9)
+_NEAR_DIGITS = 300  # near a limit differences cancel: those of 33rd powers of the nearer place are left
 _TERMS = (200, 400)
 _EDGES = (40, 60)
+_INNER, _FROM_END = mp.mpf("0.38"), mp.mpf("5.6")
+"""Where the second partition of an integral divides a finite interval, and an infinite one."""
 _ONE = Num(Fraction(1))
 
 
@@ -68,8 +71,9 @@ class _Estimation(Evaluation):
             case Undone("det", (Matrix(rows),)):
                 return mp.det(mp.matrix([[real(self.value(entry)) for entry in row] for row in rows]))
             case Big(kind, index, low, Const("inf"), body):
-                parts = [Big(kind, index, low, Num(Fraction(last)), body) for last in _TERMS]
-                return _settled(*map(super().value, parts))
+                first = self.value(low)
+                parts = [Big(kind, index, low, Num(first + count), body) for count in _TERMS]
+                return _settled(*map(super().value, parts), seen=0)
         return super().value(node)
 
     def _integral(self, low: Node, high: Node, body: Node) -> Value:
@@ -77,15 +81,41 @@ class _Estimation(Evaluation):
         function = _function(integrand, name, self.point)
         ends = [real(self.value(end)) for end in (low, high)]
         try:
-            return _quadrature(function, ends)
+            return _twice_integrated(function, ends, _divided(*ends))
         except LimitExceeded:  # of an exponential, far away
-            cut = [[end if mp.isfinite(end) else mp.sign(end) * far for end in ends] for far in _EDGES]
-            return _settled(*(_quadrature(function, part) for part in cut))
+            near, far = (
+                [end if mp.isfinite(end) else mp.sign(end) * edge for end in part]
+                for edge, part in zip(_EDGES, (ends, _divided(*ends)), strict=True)
+            )
+            return _twice_integrated(function, near, far)
 
     def _limit(self, function: Callable[[Value], Value], target: Node) -> Value:
-        at = real(self.value(target))
-        near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
-        return _settled(*(function(place) for place in near))
+        with mp.workdps(_NEAR_DIGITS):
+            at = real(self.value(target))
+            near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
+            values = [function(place) for place in near]
+        return _settled(*values, seen=any(values))
+
+
+def _twice_integrated(function: Callable[[Value], Value], one: list[Value], other: list[Value]) -> Value:
+    """An integral by two partitions, as nodes of one may all lie beside a peak."""
+    seen = mp.mpf(0)
+
+    def watched(place: Value) -> Value:
+        nonlocal seen
+        value = function(place)
+        seen = max(seen, abs(value))
+        return value
+
+    return _settled(_quadrature(watched, one), _quadrature(watched, other), seen=min(seen, 1))
+
+
+def _divided(low: Value, high: Value) -> list[Value]:
+    if mp.isfinite(low) and mp.isfinite(high):
+        return [low, low + _INNER * (high - low), high]
+    if mp.isfinite(low) or mp.isfinite(high):
+        return [low, low + mp.sign(high) * _FROM_END if mp.isfinite(low) else high + mp.sign(low) * _FROM_END, high]
+    return [low, mp.sign(low) * (_FROM_END - _INNER), mp.sign(high) * _FROM_END, high]
 
 
 def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
@@ -96,9 +126,9 @@ def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
     return estimate
 
 
-def _settled(one: Value, other: Value) -> Value:
-    """The second of two estimates of a limit, if the first is about the same."""
-    if abs(real(one) - real(other)) > _SETTLED * (1 + abs(real(other))):
+def _settled(one: Value, other: Value, *, seen: Value) -> Value:
+    """The second of two estimates, if they differ little beside it and the size ``seen``, and not both are 0."""
+    if abs(real(one) - real(other)) >= _SETTLED * (seen + abs(real(other))):
         raise CannotEvaluate("a limit that is not known well")
     return other
 

@@ -78,6 +78,8 @@ def test_the_last_value_of_prose_is_a_guess_and_what_is_called_the_answer_is_non
         *[("", again, "") for again in ("the answer is ", "answer (", "1 111")],
         ("", "%", r"\boxed{5}"),
         ("0.", "3", ""),
+        *[("", again, r"\fi \boxed{5}") for again in (r"\if ", r"\iffalse ")],
+        ("", "<s>5</s>", ""),
     ],
 )
 def test_extraction_is_linear_in_hostile_texts(start: str, again: str, end: str) -> None:
