@@ -112,7 +112,6 @@ def check_label(words: tuple[str, ...]) -> None:
     check_words(_DESCRIBING.sub(" ", label))
 
 
-
 def is_second_answer(unit: str, *, beside: str) -> bool:
     """Whether the last word behind a number answers by itself, unless the other value has it too.
 

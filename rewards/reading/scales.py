@@ -103,7 +103,6 @@ def changes_named(words: str) -> bool:
     return named is not None and _ITSELF.search(words, named.end()) is not None
 
 
-
 def numeral(text: str) -> Fraction | None:
     """The number that words say: ``twenty-five``, ``one half``, ``minus three``, ``two million``.
 
