@@ -21,14 +21,14 @@ from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, holds, walk
 from turntree.rewards.formula.tolerance import within_tolerance
-from turntree.rewards.formula.typed import Comparison
+from turntree.rewards.formula.typed import Comparison, check_labels
 from turntree.rewards.formula.understanding import is_understood
 from turntree.rewards.formula.values.symbolic import equal_by_sympy
 from turntree.rewards.formula.words import check_words, is_second_answer
 from turntree.rewards.limits import LimitExceeded
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.extract import Answer
-from turntree.rewards.reading.scales import changes_unknown
+from turntree.rewards.reading.scales import VERBS, changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
@@ -36,6 +36,7 @@ _APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
 """Numbers with blanks between them, signs among them: not one value, ``0 -4``."""
 _ROW = 3
 _WORDS_BEFORE = 3
+_CLAUSE = re.compile(r"[.;\n](?=\s)")
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
@@ -218,7 +219,8 @@ def _parsed(text: str, *, prose: bool) -> Node:
     found = _NUMBER_OR_FORMULA.findall(text)
     if len(found) != 1 or "?" in text or _IN_FORMULA.search(text):
         raise Malformed("not one value in a sentence")
-    if changes_unknown(" ".join(_LOWER_WORD.findall(text[: text.index(found[0])].lower())[-_WORDS_BEFORE:])):
+    before = _LOWER_WORD.findall(_CLAUSE.split(text[: text.index(found[0])].lower())[-1])
+    if changes_unknown(" ".join(before if VERBS.intersection(before[-1:]) else before[-_WORDS_BEFORE:])):
         raise Malformed("words that may change a value")
     check_words(text)
     return parse(found[0])
@@ -227,6 +229,7 @@ def _parsed(text: str, *, prose: bool) -> Node:
 def _decide(right: Node, ours: Node) -> Verdict:
     comparison = Comparison()
     try:
+        check_labels(right, ours)
         correct = comparison.equal(right, ours)
     except Suspect as suspicion:
         return _suspect(suspicion.flag)

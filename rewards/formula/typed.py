@@ -47,7 +47,7 @@ from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.formula.words import check_label, check_words
 from turntree.rewards.reading import flags
 
-_ARTICLES = frozenset(str.split("the a an is are it in of to on"))
+_ARTICLES = frozenset(str.split("the a an is are it there in of to on"))
 _KINDS = frozenset(("function", "number", "integer"))
 """What a word of an answer is about: an ``odd function`` is ``odd``."""
 _NUMBER_WORDS = {
@@ -70,28 +70,37 @@ _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
 _PHRASES: dict[str, Node] = {
     **dict.fromkeys(("does not exist", "doesn't exist", "do not exist", "no limit", "nonexistent"), Words(("dne",))),
     **dict.fromkeys(
-        (
-            "all real numbers",
-            "all reals",
-            "all real",
-            "the real numbers",
-            "the set of all real numbers",
-            "real numbers",
-        ),
-        Const("R"),
+        ("all real numbers", "all reals", "all real", "real numbers", "set of all real numbers"), Const("R")
     ),
     **dict.fromkeys(
-        ("the empty set", "empty set", "no solution", "no solutions", "no real solution", "no real solutions"),
+        ("empty set", "no solution", "no solutions", "no real solution", "no real solutions"),
         Const("empty"),
     ),
     "infinity": Const("inf"),
 }
 """Words that name a value, or say the same as others."""
+_SAID = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
 
 
 def said(node: Node) -> Node:
     """What a phrase names, if it is known; any other node unchanged."""
-    return _PHRASES.get(" ".join(node.words), node) if isinstance(node, Words) else node
+    return _SAID.get(_content(node.words), node) if isinstance(node, Words) else node
+
+
+def _content(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Words without articles and the like, unless there are no others."""
+    return tuple(word for word in words if word not in _ARTICLES) or words
+
+
+def check_labels(gold: Node, answer: Node) -> None:
+    """Raise ``Suspect`` for labels that make another value of an answer, unless the gold answer has them too."""
+    known = {part.words for part in walk(gold) if isinstance(part, Words)}
+    for relation in walk(answer):
+        for side in relation.terms if isinstance(relation, Rel) else ():
+            if isinstance(side, Words) and side.words not in known:
+                check_label(side.words)
+            elif isinstance(side, Quantity):
+                check_words(side.unit)
 
 
 class Comparison(Parts):
@@ -195,9 +204,7 @@ class Comparison(Parts):
         if not isinstance(gold, Words) and not isinstance(answer, Words):
             return self.equal(gold, answer)
         if isinstance(gold, Words) and isinstance(answer, Words):
-            left, right = (
-                tuple(singular(word) for word in node.words if word not in _ARTICLES) for node in (gold, answer)
-            )
+            left, right = (tuple(map(singular, _content(node.words))) for node in (gold, answer))
             return left == right or (len(right) == 2 and right[1] in _KINDS and left == right[:1])
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
@@ -224,9 +231,6 @@ class Comparison(Parts):
     def _against_chain(self, gold: Node, answer: Rel) -> bool | None:
         if answer.terms[0] is None:
             raise Suspect(flags.HEDGE)
-        for side in answer.terms:
-            if isinstance(side, Words):
-                check_label(side.words)
         values = held_chain(answer, gold)
         if "approx" in answer.signs:
             exact = max(answer.signs.index("approx") + 1 - len(answer.terms) + len(values), 0)

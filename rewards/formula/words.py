@@ -8,12 +8,22 @@ from __future__ import annotations
 import re
 
 from turntree.rewards.formula.syntax.problems import Suspect
-from turntree.rewards.formula.units import FILLERS, read_unit
+from turntree.rewards.formula.units import read_unit
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.scales import ASKING
+from turntree.rewards.reading.scales import ASKING, changes_named
 
 _COMPARED = re.compile(r"^(?:more|fewer|extra) (?=[a-z]{3})(?!than\b|or\b|and\b)")
 """``5 more pages`` is a number of pages, ``5 more than`` that is not."""
+_DESCRIBING = re.compile(
+    r"(?<=[a-z] )(?<!answer )(?<!value )(?:(?:with no|without) (?!(?:a|an|the|any)\b)|"
+    r"(?:under|above|below|between|around|over) (?:the|a|two) (?!answer|result|value|solution))[a-z]+|"
+    r"(?<!at )\b(?:least|smaller|larger|greater|all)(?= (?!than|the|of|or|and|but|answers?|values?)[a-z])"
+)
+"""What a label may say of the things that it counts or measures: ``days with no rain``, ``area under the curve``."""
+_REJECTING = frozenset(
+    str.split("rejected discarded excluded eliminated ruled dismissed invalid option former old attempt mistake")
+)
+"""Words of a label that say that a value is not, or not yet, the answer."""
 _NAME = re.compile(r"(?:^|\s)([A-Z][a-z]+)\.?$")
 _TITLED = re.compile(r"\b(?:Mrs?|Ms|Dr)\.? [A-Z]")
 _MONTHS = frozenset(str.split("january february march april may june july august september october november december"))
@@ -83,18 +93,17 @@ def check_words(text: str) -> None:
 
 
 def check_label(words: tuple[str, ...]) -> None:
-    """Refuse words before a sign of equality that turn it into another relation: ``not = 7``, ``less than = 7``.
+    """Refuse words before a value that make another one of it: ``not = 7``, ``at least: 7``, ``half = 7``.
 
     Raises:
         Suspect: They do.
     """
-    if words[0] in ASKING:
+    label = " ".join(words)
+    if words[0] in ASKING or changes_named(label):
         raise Suspect(flags.RESTATED)
-    rest = [word for word in words if word not in FILLERS and word not in flags.PLACEHOLDERS]
-    if rest and (rest[-1] in ("not", "never") or flags.NEGATIVE_WORDS.issuperset(rest)):
+    if not _REJECTING.isdisjoint(words) or words[-1] in ("out", "off"):
         raise Suspect(flags.NEGATION)
-    if rest and (rest[-1] == "than" or flags.HEDGING_WORDS.issuperset(rest)):
-        raise Suspect(flags.HEDGE)
+    check_words(_DESCRIBING.sub(" ", label))
 
 
 def is_second_answer(unit: str, *, beside: str, question: str = "") -> bool:

@@ -45,7 +45,8 @@ CHANGING = (
             "reciprocal opposite prime root roots square cube squared cubed power log ln logarithm sine cosine "
             "tangent sin cos tan factorial choose complement predecessor successor negative minus half double "
             "twice thrice triple quadruple exponential exp floor ceiling sqrt derivative integral next previous "
-            "anti fold sum product difference quotient digits integers digit divisor divisors factors multiple"
+            "anti fold doubled tripled halved negated negation sum product difference quotient digits integers digit "
+            "divisor divisors factors multiple"
         )
     )
     | SCALES.keys()
@@ -54,7 +55,7 @@ CHANGING = (
 ASKING = frozenset(str.split("find compute evaluate simplify calculate determine express solve what prove show"))
 """Words with which a question begins."""
 _ENDS = frozenset(str.split("of to from by in than after before until on past at with without within between for per"))
-_VERBS = frozenset(("is", "are", "was", "equals"))
+VERBS = frozenset(("is", "are", "was", "equals"))
 """Words that end what a number is of: ``the sum is 5``."""
 _MEASURES = re.compile(
     r"\b(?:equals?|equal|comes|amounts|evaluates|simplifies|reduces|works out|adds up) to$|"
@@ -63,6 +64,16 @@ _MEASURES = re.compile(
     r"answer|result|solution|range|slope|time|duration|charge|change|sum total|balance|salary|number|score|count) of$|"
     r"\b(?:cost|price|pay|paid|sold|bought|go|goes|went|year|day|week|month|hour|in|for) (?:for|at)$|\btotal in$"
 )
+_RESULTS = re.compile(
+    r"\b(?:sum|product|difference|quotient|digits?|integers?|divisors?|factors?|multiples?|primes?|roots|base|points?|"
+    r"score|power|to choose|(?:of|many) times|(?:tens|hundreds|thousands|tenths|hundredths|thousandths) (?=digit)|"
+    r"(?:larger|smaller|greater|largest|smallest|other|real|only) root|"
+    r"(?:in|of|the) (?:a |the |each )?(?:\w+ )?(?:square|cube)(?=$| (?:is|are|was|equals)$)|"
+    r"(?<!one )(?<!a )(?:next|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|half|quarter) "
+    r"(?=term|number|angle|side|integer|digit|element|prime|multiple|root))\b"
+)
+"""Names of what an operation on given values yields."""
+_ITSELF = re.compile(r"\b(?:(?:it|this|that)(?= (?:is|are|was|equals|and|plus|with)\b|$)|answer\b|result\b)")
 _UNITS = {
     word: number
     for number, word in enumerate(
@@ -78,10 +89,18 @@ _MAX_WORDS = 12
 
 def changes_unknown(words: str) -> bool:
     """Whether words directly before a number may change it in a way that is not known here."""
-    parts = words.split()
-    if not parts or parts[-1] in _VERBS or _MEASURES.search(words):
-        return False
+    parts = words.split() or [""]
+    if parts[-1] in VERBS or _MEASURES.search(words):
+        return changes_named(words)
     return parts[-1] in _ENDS or any(part in CHANGING for part in parts)
+
+
+def changes_named(words: str) -> bool:
+    """Whether words that name a value change it: ``half of it is``; names of results do, of the answer itself."""
+    if any(part in CHANGING for part in _RESULTS.sub(" ", words).split()):
+        return True
+    named = _RESULTS.search(words)
+    return named is not None and _ITSELF.search(words, named.end()) is not None
 
 
 def numeral(text: str) -> Fraction | None:

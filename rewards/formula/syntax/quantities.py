@@ -75,7 +75,7 @@ class Quantities(Commands):
             token = self.next
             if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
-            if token.text in MODULO or (self._at_word(*CONDITIONS) and self._at_condition()):
+            if token.text in MODULO or self._at_verb() or (self._at_word(*CONDITIONS) and self._at_condition()):
                 return unit
             if token.kind == "word":
                 unit.append(self.take().text)
@@ -116,6 +116,8 @@ class Quantities(Commands):
 
     def _relation_sign(self) -> str | None:
         token = self.next
+        if self._at_verb():
+            return "="
         if token.kind not in ("op", "cmd"):
             return None
         if token.text in ("not", "lnot", "neg"):
@@ -135,6 +137,11 @@ class Quantities(Commands):
             known = self.bracketed_at.get(self.place)
             return known is not None and isinstance(known[0], Rel)
         return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
+
+    def _at_verb(self) -> bool:
+        """Whether a verb states the value of a value: ``half of 14 is 7``."""
+        kinds = [token.kind for token in self.tokens[self.place + 1 : self.place + 3]]
+        return self._at_word("is", "equals") and (kinds[:1] == ["num"] or kinds == ["end of text", "num"])
 
     def _accept_word(self, word: str) -> bool:
         if self._at_word(word):
