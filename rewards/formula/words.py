@@ -98,7 +98,7 @@ def check_label(words: tuple[str, ...]) -> None:
     Raises:
         Suspect: They do.
     """
-    label = " ".join(words)
+    label = " ".join(words).replace("left over", "left")
     if words[0] in ASKING or changes_named(label):
         raise Suspect(flags.RESTATED)
     if not _REJECTING.isdisjoint(words) or words[-1] in ("out", "off"):
