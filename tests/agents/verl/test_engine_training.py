@@ -72,7 +72,7 @@ def test_the_policy_moves_from_step_to_step(trained: Training) -> None:
         said.append({(*t.prompt_ids, t.completion.token_ids[0]): t.completion.logprobs[0] for t in turns})
     both = said[0].keys() & said[1].keys()
     assert both
-    assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-3
+    assert max(abs(said[0][tokens] - said[1][tokens]) for tokens in both) > 1e-2
 
 
 def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> None:
