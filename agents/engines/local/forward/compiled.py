@@ -96,8 +96,9 @@ class CompiledRows:
             The mixed values, shape (tokens, heads, value size); what other rows have there is not set.
         """
         mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
-        asked, *new = (one.contiguous().numpy() for one in (query, key, value))
-        cached, plan = _Cached(*new, keys.numpy(), values.numpy()), _Rows(self.rows, self.tokens, self.single)
+        asked, new, new_values = (one.contiguous().numpy() for one in (query, key, value))
+        cached = _Cached(new, new_values, keys.numpy(), values.numpy())
+        plan = _Rows(self.rows, self.tokens, self.single)
         factor, seen, out = asked.dtype.type(scale), window or 0, mixed.numpy()
 
         def part(begin: int, end: int) -> None:
