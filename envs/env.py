@@ -209,9 +209,6 @@ class Env(gymnasium.Env[str, str], ABC):
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
 
-        Args:
-            kind: Its class.
-
         Raises:
             ResetNeeded: Before the first ``reset``.
             LookupError: If the environment has no such toolset.

@@ -77,7 +77,6 @@ async def evaluate(
         make_env: Creates an environment; called ``concurrency`` times at most.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
-        indices: Numbers of the tasks.
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
             only complete tasks count.
         on_episode: Called with each episode as it ends; with a scorer, as its task ends.

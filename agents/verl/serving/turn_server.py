@@ -39,11 +39,9 @@ class TurnStore(Saved, Protocol):
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
         """Add a finished turn."""
-        ...
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
