@@ -56,11 +56,8 @@ def test_a_training_without_its_packages_says_what_to_install(
     assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
 
 
-def test_the_version_is_that_of_the_package(turntree: Any) -> None:
+def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
-
-
-def test_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     for command in ("eval", "serve"):
         assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
 

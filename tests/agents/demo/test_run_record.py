@@ -28,9 +28,6 @@ def test_what_failed_at_first_and_what_worked_at_last_are_shown(folder):
     assert (first.step, first.episode.reward, len(first.episode.turns)) == (1, 0.0, 2), "what did not work at first"
     assert (last.step, last.episode.reward, len(last.episode.turns)) == (3, 1.0, 3)
     assert first.episode.task == last.episode.task
-
-
-def test_the_tree_is_of_the_state_at_which_most_different_things_were_said(folder):
     tree = read_run(folder.root).tree
     assert tree.prompt.endswith("calculator(3*4)<|end|><|tool|>12<|end|><|assistant|>")
     assert tree.root.count == 9, "three episodes in each of three steps"

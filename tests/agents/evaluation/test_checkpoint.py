@@ -28,13 +28,10 @@ def test_a_missing_directory_is_not_looked_for_on_the_hub(
         Checkpoint.open(name)
 
 
-def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
+def test_a_damaged_directory_and_a_model_without_a_tokenizer_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"{tmp_path.name}.* cannot be loaded"):
         Checkpoint.open(str(tmp_path))
-
-
-def test_a_model_without_a_tokenizer_is_named_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(CheckpointError, match="it has no tokenizer; expected tokenizer"):
         Checkpoint.open(str(tmp_path))

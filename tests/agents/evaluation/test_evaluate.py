@@ -111,10 +111,6 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     assert result.tokens_per_step == sum(sizes) / 3
     assert result.per_episode(result.turns) == 2
     assert result.cut_turns == 0
-
-
-async def test_turns_that_a_limit_of_tokens_cut_are_counted(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, "call 4", "5")
     first, second = episode.turns
     cut = replace(first, completion=replace(first.completion, finish_reason=FinishReason.LENGTH))
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)

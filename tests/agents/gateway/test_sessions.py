@@ -260,6 +260,8 @@ def test_a_session_without_a_verdict_is_undecided_and_never_zero(
     assert served.client.delete(f"/v1/sessions/{name}").json() == {"id": name, "episodes": 1}
     ((_, episode),) = records(run_folder)
     assert (episode.masked, episode.undecided) == (True, ("session",))
+    scored(served, session_of(served.chat(user("a"), max_tokens=2)))
+    assert records(run_folder)[-1].episode.stop_reason is StopReason.MAX_TOKENS
 
 
 def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, engine: SpokenEngine, run_folder: Path):
@@ -280,11 +282,6 @@ def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, en
     assert [episode.reward for _, episode in records(run_folder)] == [0.0, 0.0, 1.0]
     failures = [(str(e.stop_reason), str(e.failure_kind)) for _, e in records(run_folder)]
     assert failures == [("failure", "environment"), ("failure", "engine"), ("done", "None")]
-
-
-def test_a_cut_dialogue_says_so(served: Served, engine: SpokenEngine, run_folder: Path):
-    scored(served, session_of(served.chat(user("a"), max_tokens=2)))
-    assert records(run_folder)[0].episode.stop_reason is StopReason.MAX_TOKENS
 
 
 @pytest.mark.parametrize(("body", "param"), table(__file__, "no_verdicts"))

@@ -230,9 +230,6 @@ def test_a_stored_turn_that_filled_the_context_is_not_continued() -> None:
     turn = play.ask((7, 7))
     assert turn.token_ids == first.token_ids
     assert turn.finish_reason is FinishReason.LENGTH
-
-
-def test_a_turn_that_is_cut_at_the_end_of_the_context_ends_there() -> None:
     play = Reused(fixed(1, 0, 0, 0), max_context=5)
     play.engine.context = 5
     play.ask((7, 7, 7, 7))

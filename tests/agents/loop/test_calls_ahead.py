@@ -199,6 +199,9 @@ def test_a_tool_that_says_nothing_of_its_effects_never_runs_ahead(chatml: Any, k
     control = pure()
     play(control, SCRIPT, ((call("penny"),),), chatml, calls=calls)
     assert control.asked[0] == "penny"
+    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
+    play(env, ("done",), (), chatml, calls=calls, stored=stored)
+    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
 
 
 def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatml: Any) -> None:
@@ -229,6 +232,11 @@ def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_b
     episode = play(env, script, told, chatml, calls=calls, begun=lambda: len(env.asked) in (1, 2))
     assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "1"]
     assert counts(calls) == (2, 1, 1)
+    env, calls = pure(), CallsAhead()
+    episode = play(env, (call("book"), call("pen"), "done"), ((call("pen"),),), chatml, calls=calls)
+    assert not episode.failure
+    assert env.asked.count("pen") == 2
+    assert counts(calls) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("believed", [False, True])
@@ -299,15 +307,6 @@ def test_what_is_told_too_late_begins_nothing(chatml: Any) -> None:
     engine = Late(SCRIPT, (), chatml, lambda: True)
     asyncio.run(rollout(env, engine, Renderer(chatml), index=0, calls_ahead=calls))
     assert (env.asked, counts(calls)) == (["pen", "book"], (0, 0, 0))
-
-
-def test_a_pure_call_that_did_not_come_is_forgotten_with_its_turn(chatml: Any) -> None:
-    """The tool says that it is pure and is not: its next answer would be another."""
-    env, calls = pure(), CallsAhead()
-    episode = play(env, (call("book"), call("pen"), "done"), ((call("pen"),),), chatml, calls=calls)
-    assert not episode.failure
-    assert env.asked.count("pen") == 2
-    assert counts(calls) == (1, 0, 1)
 
 
 def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
@@ -408,13 +407,6 @@ def test_a_fork_that_takes_a_turn_without_calls_costs_credit_too(chatml: Any) ->
         for _ in range(4):
             play(forking(), (call("pen"), last), (), chatml, calls=calls, stored=stored)
         assert (counts(calls), calls.credit.calls) == ((4, 4, 0), 4.0 + 4 * (earned + 1 / 8))
-
-
-@pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])
-def test_the_past_makes_no_call_of_a_tool_that_says_nothing_of_its_effects(chatml: Any, kind: type[Counting]) -> None:
-    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
-    play(env, ("done",), (), chatml, calls=calls, stored=stored)
-    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
 
 
 def test_states_are_the_same_whichever_texts_are_one_object() -> None:

@@ -110,7 +110,9 @@ async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens_or_turns(r
     assert (two.stop_reason, len(two.turns)) == (StopReason.MAX_TURNS, 2)
 
 
-async def test_an_environment_that_raises_gives_a_masked_episode_and_plays_on(renderer: Renderer) -> None:
+async def test_an_environment_that_raises_or_reports_it_gives_a_masked_episode_and_plays_on(
+    renderer: Renderer,
+) -> None:
     env = Adder()
     episode, _ = await play(renderer, "call 4", "crash", "5", env=env)
     assert episode.masked
@@ -119,6 +121,8 @@ async def test_an_environment_that_raises_gives_a_masked_episode_and_plays_on(re
     assert episode.messages[-1].role is Role.ASSISTANT
     after, _ = await play(renderer, "5", env=env)
     assert (after.masked, after.reward) == (False, 1.0)
+    episode, _ = await play(renderer, "report")
+    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "calculator raised OSError")
 
 
 async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer: Renderer) -> None:
@@ -129,11 +133,6 @@ async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer
     episode, _ = await play(renderer, "5", env=Broken())
     assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "OSError: no such file")
     assert (episode.turns, episode.messages, episode.task) == ((), (), None)
-
-
-async def test_a_failure_that_the_environment_reports_is_masked(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, "report")
-    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "calculator raised OSError")
 
 
 @pytest.mark.parametrize(
@@ -173,15 +172,12 @@ async def test_the_environment_runs_in_the_executor_when_one_is_given(renderer: 
     assert [name[:5] for name in aside.threads] == ["aside"] * 3
 
 
-async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer) -> None:
+async def test_an_environment_goes_by_its_id_and_plays_wrapped_as_bare(renderer: Renderer) -> None:
+    episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
+    assert (episode.env_id, engine.asked[0].state.env) == ("turntree/Arithmetic-v0", episode.env_id)
     bare, _ = await play(renderer, "call 4", "5")
     wrapped, _ = await play(renderer, "call 4", "5", env=gymnasium.wrappers.OrderEnforcing(Adder()))
     assert wrapped == bare
-
-
-async def test_an_environment_of_the_registry_goes_by_its_id(renderer: Renderer) -> None:
-    episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
-    assert (episode.env_id, engine.asked[0].state.env) == ("turntree/Arithmetic-v0", episode.env_id)
 
 
 async def test_a_request_says_how_much_the_dialogue_had_from_its_state_on(renderer: Renderer) -> None:

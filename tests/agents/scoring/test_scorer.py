@@ -37,6 +37,9 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
     assert right.reward == 1.25
     assert right.parts == {"answer": 1.0, "answer_format": 0.5, "few_turns": 1.0}
     assert scorer.names == ("answer", "answer_format", "few_turns")
+    scorer = Scorer({"environment": 1})
+    assert only(scorer, sample("", metadata={ENVIRONMENT_REWARD: 0.5})).reward == 0.5
+    assert only(scorer, sample("")).reward is None
 
 
 @pytest.mark.parametrize(("weights", "open_one", "decided"), [((1, 0.1), None, 1.1), ((0, 1), 1.0, 1.0)])
@@ -96,12 +99,6 @@ async def test_both_ways_score_alike() -> None:
     scorer = Scorer({"answer": 1, "answer_format": 0.1})
     one, other = scorer.score(samples), await scorer.ascore(samples)
     assert [(s.reward, s.parts, s.undecided) for s in one] == [(s.reward, s.parts, s.undecided) for s in other]
-
-
-def test_what_the_environment_gave_can_be_a_part() -> None:
-    scorer = Scorer({"environment": 1})
-    assert only(scorer, sample("", metadata={ENVIRONMENT_REWARD: 0.5})).reward == 0.5
-    assert only(scorer, sample("")).reward is None
 
 
 def test_a_module_is_imported_for_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

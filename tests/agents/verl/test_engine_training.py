@@ -81,6 +81,9 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
         assert len(records) == PROMPTS * SAMPLES
         assert not any(record.episode.masked for record in records)
         assert all(len(record.episode.turns) == 3 for record in records)
+    for step in range(1, STEPS + 1):
+        turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
+        assert {turn.completion.weights_version for turn in turns} == {step - 1}
 
 
 def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
@@ -98,12 +101,6 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
     tokens, steps = sum(len(turn.token_ids) for turn in turns), sum(turn.draft.verify_steps for turn in turns)
     assert metrics(trained)[-1]["turntree/tokens_per_step"] == pytest.approx(tokens / steps)
     assert tokens / steps > 1.05
-
-
-def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
-    for step in range(1, STEPS + 1):
-        turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
-        assert {turn.completion.weights_version for turn in turns} == {step - 1}
 
 
 def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pytest.FixtureRequest) -> None:

@@ -92,14 +92,11 @@ def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
 PROGRAM = ("env=program", "turntree.env_kwargs.command=agent", "turntree.val_env_kwargs={}")
 
 
-def test_a_program_is_a_data_set_of_its_tasks(prepared: Callable[..., Any]) -> None:
+def test_a_program_is_a_data_set_of_its_tasks_and_not_run_ahead(prepared: Callable[..., Any]) -> None:
     config = prepared(*PROGRAM, config="grpo_arithmetic_cpu")
     first = pyarrow.parquet.read_table(config.data.train_files).to_pylist()[0]
     assert [message["role"] for message in first["prompt"]] == ["user"]
     assert first["env_id"] == "turntree.agents.harness.env:HarnessEnv"
-
-
-def test_programs_are_not_run_ahead(prepared: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match="run-ahead would run them for nothing"):
         prepared(*PROGRAM, "speculation=[tree,runahead]", config="grpo_arithmetic_cpu")
 

@@ -68,13 +68,12 @@ def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, 
     assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
-def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
+def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(
+    run: Path, turntree: Any, tiny_model: Path
+) -> None:
     told = turntree("view", run, "--json").json
     assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
-
-
-def test_view_reads_tokens_with_the_tokenizer_that_is_named(run: Path, tiny_model: Path, turntree: Any) -> None:
     assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
 

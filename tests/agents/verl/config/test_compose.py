@@ -98,16 +98,6 @@ def test_what_cannot_be_set_names_its_section_and_the_nearest(kind: str, values:
         {"engine": EngineSettings, "run": RunSettings}[kind].parse(values)
 
 
-def test_speculation_is_on_by_default_without_leaders_and_null_switches_it_off() -> None:
-    given = (None, {"speculation": {}}, {"speculation": {"leader_first": True}})
-    assert [EngineSettings.parse(one).speculation.leader_first for one in given] == [False, False, True]
-    assert EngineSettings.parse({"speculation": None}).speculation is None
-
-
-def test_lists_of_yaml_become_the_tuples_of_the_store() -> None:
-    assert EngineSettings.parse({"forest": {"end_tokens": [2, 7]}}).forest.end_tokens == frozenset({2, 7})
-
-
 def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
     settings = EngineSettings.parse({"threads": 1, "speculation": {"max_nodes": 3}})
     verls = {"max_batch": 7, "max_context": 99, "dtype": "bfloat16", "seed": 5}
@@ -115,17 +105,18 @@ def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
     assert verls.items() <= asdict(config).items()
     assert (config.threads, config.speculation.max_nodes, config.device) == (1, 3, "cuda")
     assert EngineSettings.parse({"device": "cpu"}).engine_config(**verls, device="cuda").device == "cpu"
-
-
-def test_what_is_not_ours_in_rollout_custom_is_left_alone() -> None:
-    assert RunSettings.parse({"other": {"x": 1}}).path is None
-    assert RunSettings.parse(None).path is None
+    assert EngineSettings.parse({"forest": {"end_tokens": [2, 7]}}).forest.end_tokens == frozenset({2, 7})
+    given = (None, {"speculation": {}}, {"speculation": {"leader_first": True}})
+    assert [EngineSettings.parse(one).speculation.leader_first for one in given] == [False, False, True]
+    assert EngineSettings.parse({"speculation": None}).speculation is None
 
 
 def test_reuse_is_off_until_a_run_asks_for_it() -> None:
     assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
     settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
     assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)
+    assert RunSettings.parse({"other": {"x": 1}}).path is None
+    assert RunSettings.parse(None).path is None
 
 
 def test_variables_of_the_template_are_one_in_turntree_and_verl(composed: Compose, chatml: Any, tmp_path: Path) -> None:

@@ -244,14 +244,11 @@ def test_a_context_is_never_beyond_the_models_own(
     assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
 
 
-def test_sglang_captures_few_batch_sizes_with_drafts_unless_they_are_given() -> None:
+def test_sglang_captures_few_batch_sizes_with_drafts_and_what_is_given_in_its_words_stays() -> None:
     own = f"{ROLLOUT}.engine_kwargs.sglang"
     assert arguments(verls(SGLANG, f"{own}.cuda_graph_max_bs=256"))["cuda_graph_bs"] == graph_sizes(256)
     assert arguments(verls(SGLANG, f"+{own}.cuda_graph_bs=[3]"))["cuda_graph_bs"] == [3]
     assert "cuda_graph_bs" not in arguments(verls(SGLANG, "speculation=none"))
-
-
-def test_a_context_that_is_named_in_sglangs_words_is_verls_as_well() -> None:
     rollout = verls(SGLANG, f"{ROLLOUT}.engine_kwargs.sglang.context_length=9000").actor_rollout_ref.rollout
     assert (rollout.max_model_len, rollout.engine_kwargs.sglang.context_length) == (9000, 9000)
 
@@ -269,6 +266,8 @@ def test_an_adapter_beside_graphs_of_two_widths_is_refused_before_the_start() ->
 def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
     config = verls(base, "speculation=none")
     assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
+    replayed = arguments(verls(base, "speculation=[none,replay]"))
+    assert not {"speculative_config", "speculative_algorithm"} & replayed.keys(), "stored turns need no drafts"
     assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
 
 
@@ -310,12 +309,6 @@ def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
     for base in (CPU, SGLANG):
         with pytest.raises(ConfigError, match=f"{coupled} begins turns .* routed experts are not known"):
             verls(base, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
-
-
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
-def test_stored_turns_are_replayed_without_drafts_as_well(base: list[str]) -> None:
-    config = verls(base, "speculation=[none,replay]")
-    assert not {"speculative_config", "speculative_algorithm"} & arguments(config).keys()
 
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])

@@ -26,18 +26,14 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     variables = environment(RunFolder(tmp_path), "cpu")
     assert (variables["OMP_NUM_THREADS"], variables["RAY_USAGE_STATS_ENABLED"]) == ("7", "0")
     assert variables["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
-
-
-def test_threads_are_set_where_no_gpu_is_and_elsewhere_left_to_the_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """vLLM bounds the threads of its workers only where ``OMP_NUM_THREADS`` is not set."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert "OMP_NUM_THREADS" in environment(RunFolder(tmp_path), "cpu")
     assert "OMP_NUM_THREADS" not in environment(RunFolder(tmp_path), "cuda")
 
 
-def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_verls_processes_find_the_modules_and_folders_that_were_found_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
     (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
     (tmp_path / "rewards").mkdir()
@@ -49,6 +45,12 @@ def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pyte
     paths = environment(RunFolder(tmp_path), "cpu", names)["PYTHONPATH"].split(os.pathsep)
     assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
     assert environment(RunFolder(tmp_path), "cpu", ["answer"])["PYTHONPATH"] == "/theirs"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNTREE_DATA", "shared")
+    monkeypatch.setenv("PYTHONPATH", "src")
+    given = environment(RunFolder(tmp_path / "run"), "cpu", ["trained_envs:Talking"])
+    assert given["TURNTREE_DATA"] == str(tmp_path / "shared")
+    assert given["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
 
 
 @pytest.mark.parametrize(
@@ -138,14 +140,3 @@ def test_what_a_hub_that_answers_does_not_have_is_refused_too(monkeypatch: pytes
     for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):
         with pytest.raises(ConfigError, match=rf"the model {name}: there is no such folder in .* no use here: {why}"):
             hub_variables(name)
-
-
-def test_folders_named_by_variables_are_found_from_the_runs_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TURNTREE_DATA", "shared")
-    monkeypatch.setenv("PYTHONPATH", "src")
-    given = environment(RunFolder(tmp_path / "run"), "cpu", ["trained_envs:Talking"])
-    assert given["TURNTREE_DATA"] == str(tmp_path / "shared")
-    assert given["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
