@@ -139,9 +139,7 @@ def test_the_interval_is_wilsons(successes: int, low: float, high: float) -> Non
     assert interval == pytest.approx((low, high), abs=1e-4)
 
 
-async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(
-    renderer: Renderer, own_rewards: None
-) -> None:
+async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(renderer, own_rewards):
     sizes: list[tuple[str, int]] = []
 
     @reward("place", group=True, decides=True)

@@ -140,9 +140,7 @@ def test_whole_turns_reach_the_store_of_drafts_and_those_that_are_given_up_no_st
 
 
 @pytest.mark.parametrize("changes", [{"presence_penalty": 0.5}, {"frequency_penalty": 0.5}])
-def test_penalties_that_count_the_turns_own_tokens_are_refused_where_turns_are_continued(
-    changes: dict[str, float],
-) -> None:
+def test_penalties_that_count_the_turns_own_tokens_are_refused_where_turns_are_continued(changes):
     with pytest.raises(ValueError, match="use mode replay"):
         Reused(fixed(1, 3), vocabulary=2).ask(**changes)
 
@@ -250,9 +248,7 @@ def test_the_top_tokens_are_given_to_those_who_asked() -> None:
 # Noise, replay and levels.
 
 
-def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(monkeypatch):
     """SPEC-RL's are the same at every step."""
     coins: list[int] = []
     verify = pipeline.verify

@@ -138,9 +138,7 @@ SCRIPT = (call("pen"), call("book"), "done")
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_a_call_that_was_foreseen_is_made_once_while_its_turn_is_sampled(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_a_call_that_was_foreseen_is_made_once_while_its_turn_is_sampled(chatml, make):
     expected, calls, env = play(make(), SCRIPT, (), chatml), CallsAhead(), make()
     told = ((call("pen"),), (call("book"),))
     begun = iter((1, 2))
@@ -240,9 +238,7 @@ def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_b
 
 
 @pytest.mark.parametrize("believed", [False, True])
-def test_a_state_that_changed_meanwhile_makes_the_call_anew(
-    chatml: Any, monkeypatch: pytest.MonkeyPatch, believed: bool
-) -> None:
+def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch, believed):
     """The control believes the fork, which has not seen the change."""
     env, calls = forking(), CallsAhead()
 
@@ -260,9 +256,7 @@ def test_a_state_that_changed_meanwhile_makes_the_call_anew(
 
 @pytest.mark.parametrize("make", [forking, pure])
 @pytest.mark.parametrize("item", ["air", "line"])
-def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(
-    chatml: Any, make: Callable[[], Counting], item: str
-) -> None:
+def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(chatml, make, item):
     env, calls = make(), CallsAhead()
     env.broken = int(item == "line")
     episode = play(env, (call(item), "done"), ((call(item),),), chatml, calls=calls)
@@ -325,9 +319,7 @@ LONG = (call("pen"), call("book"), call("paper"), "done")
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml, make):
     """The control, whose store has no episode of the task, makes none before its turn."""
     expected = said(play(make(), LONG, (), chatml))
     for stored, early in ((past(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
@@ -347,9 +339,7 @@ def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(chatml, make):
     """The last call comes in another state: a fork of the old one is no answer; a pure call is the same anywhere."""
     script = (call("pen"), call("ink", "or "), call("paper"), "done")
     calls, env = CallsAhead(), make()

@@ -120,9 +120,7 @@ def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
 
 
 @pytest.mark.parametrize("template", [NO_TOOL_ROLE, SILENT_TOOL_ROLE], ids=["raises", "drops it"])
-def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(
-    template: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(template, caplog):
     answer = "<tool_response>\n46\n</tool_response>\n"
     with caplog.at_level(logging.WARNING):
         assert heard(Renderer(with_template(template)), [*HEARD, *HEARD]) == f"\nuser\n{answer}{answer}assistant\n"

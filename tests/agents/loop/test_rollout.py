@@ -11,7 +11,7 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, derive_seed
+from turntree.agents.engines.protocol import FinishReason, Sampling, derive_seed
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import StopReason
@@ -110,9 +110,7 @@ async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens_or_turns(r
     assert (two.stop_reason, len(two.turns)) == (StopReason.MAX_TURNS, 2)
 
 
-async def test_an_environment_that_raises_or_reports_it_gives_a_masked_episode_and_plays_on(
-    renderer: Renderer,
-) -> None:
+async def test_an_environment_that_raises_or_reports_it_gives_a_masked_episode_and_plays_on(renderer):
     env = Adder()
     episode, _ = await play(renderer, "call 4", "crash", "5", env=env)
     assert episode.masked
@@ -143,9 +141,7 @@ async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer
         ([], "the script has 1 texts"),
     ],
 )
-async def test_an_engine_that_fails_gives_a_masked_episode(
-    renderer: Renderer, then: list[Completion], says: str
-) -> None:
+async def test_an_engine_that_fails_gives_a_masked_episode(renderer, then, says):
     engine = RecordingEngine(ScriptedEngine(["call 4"], renderer.tokenizer), *then)
     episode = await rollout(Adder(), engine, renderer, index=4)
     assert episode.stop_reason is StopReason.FAILURE

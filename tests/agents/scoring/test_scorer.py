@@ -43,9 +43,7 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
 
 
 @pytest.mark.parametrize(("weights", "open_one", "decided"), [((1, 0.1), None, 1.1), ((0, 1), 1.0, 1.0)])
-def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(
-    weights: tuple[float, float], open_one: float | None, decided: float
-) -> None:
+def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights, open_one, decided):
     scorer = Scorer(dict(zip(("answer", "finished"), weights, strict=True)))
     scored = only(scorer, UNREADABLE)
     assert (scored.reward, scored.undecided) == (open_one, ("answer",))

@@ -118,9 +118,7 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     assert counted == pytest.approx({step: logged[step] for step in counted})
 
 
-def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
-    trained: Training, request: pytest.FixtureRequest
-) -> None:
+def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, request):
     """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
@@ -202,9 +200,7 @@ def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Tra
 
 @pytest.mark.sglang
 @pytest.mark.release
-def test_sglang_takes_a_gpus_arguments_and_makes_turntrees_worker_of_them(
-    request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_sglang_takes_a_gpus_arguments_and_makes_turntrees_worker_of_them(request, chatml, tmp_path_factory):
     policy_for("sglang", chatml, tmp_path_factory)  # or it is skipped
     config = compose(None, ["engine=sglang", "size=1.5b", "env=gsm8k"]).verl
     given = json.dumps(OmegaConf.to_container(config.actor_rollout_ref.rollout.engine_kwargs.sglang))

@@ -55,9 +55,7 @@ def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.Monk
     assert selected == []
 
 
-def test_an_odd_choice_is_an_error_that_is_told_although_verl_swallows_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_odd_choice_is_an_error_that_is_told_although_verl_swallows_it(monkeypatch, caplog):
     monkeypatch.setenv("TURNTREE_VERL_CPU", "maybe")
     with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="must be 0, 1 or unset, got 'maybe'"):
         importlib.reload(plugin)
@@ -82,9 +80,7 @@ def test_the_device_module_knows_its_memory_and_its_random_state() -> None:
     assert torch.equal(first, torch.rand(4))
 
 
-def test_the_installed_verl_is_one_that_was_checked_and_another_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_installed_verl_is_one_that_was_checked_and_another_is_refused_by_name(monkeypatch):
     assert importlib.metadata.version("verl") in patches.VERSIONS
     monkeypatch.setattr(patches, "VERSIONS", ("0.0.1",))
     with pytest.raises(RuntimeError, match=r"pip install verl==0\.0\.1"):
@@ -136,9 +132,7 @@ def test_upstream_still_loops_over_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(7,), (3, 5)])
-def test_log_probabilities_and_their_gradient_are_those_of_a_softmax(
-    shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_log_probabilities_and_their_gradient_are_those_of_a_softmax(shape, dtype):
     patches.compute_log_probabilities_at_once()
     logits = torch.randn(*shape, 11, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     labels = torch.arange(torch.Size(shape).numel()).view(shape) % 11

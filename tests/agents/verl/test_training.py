@@ -212,9 +212,7 @@ def test_steps_differ(killed: Killed) -> None:
 
 
 @pytest.mark.release
-def test_a_training_with_run_ahead_goes_to_its_end_and_has_the_levels_in_its_batches(
-    ahead: Training, killed: Killed
-) -> None:
+def test_a_training_with_run_ahead_goes_to_its_end_and_has_the_levels_in_its_batches(ahead, killed):
     assert ahead.status == 0, ahead.log[-3000:]
     assert ahead.steps == list(range(1, AHEAD + 1))
     plain, (first, *later) = (

@@ -68,9 +68,7 @@ def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, 
     assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
-def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(
-    run: Path, turntree: Any, tiny_model: Path
-) -> None:
+def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(run, turntree, tiny_model):
     told = turntree("view", run, "--json").json
     assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
@@ -101,9 +99,7 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 
 
-def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(
-    turntree: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
@@ -57,9 +56,7 @@ def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_
     assert (turn.guessed(9), turn.committed) == ([], 4)
 
 
-def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(monkeypatch):
     forest = SpecForest(ForestConfig())
     session, told, commit = DraftingSession(forest=forest), [], forest.commit
     monkeypatch.setattr(forest, "commit", lambda turns, said: (told.append(said), commit(turns, said)))

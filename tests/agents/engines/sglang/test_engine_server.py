@@ -92,9 +92,7 @@ def test_penalties_are_refused_and_nobody_else_suffers(engine: SglangServer, url
     assert ask().status_code == 200
 
 
-async def test_new_weights_say_what_they_say_elsewhere(
-    engine: SglangServer, policy: PolicyLaw, chatml: Any, tmp_path: Path
-) -> None:
+async def test_new_weights_say_what_they_say_elsewhere(engine, policy, chatml, tmp_path):
     """The last test: the server has other weights then."""
     folder = save_tiny_llama(tmp_path, vocabulary=len(chatml), seed=1)
     await asyncio.to_thread(engine.update_weights_from_disk, folder)

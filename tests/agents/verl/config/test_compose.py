@@ -49,9 +49,7 @@ def test_a_field_that_verls_yaml_hides_is_known(key: str, value: str, composed: 
 
 
 @pytest.mark.parametrize(("config", "overrides", "message"), table(__file__, "impossible_configurations"))
-def test_a_configuration_that_cannot_be_says_what_to_do(
-    config: str, overrides: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_cannot_be_says_what_to_do(config, overrides, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, defaults in table(__file__, "impossible_defaults"):
         Path(f"{name}.yaml").write_text(f"defaults: {defaults}\n")
@@ -66,9 +64,7 @@ def test_a_file_of_ones_own_may_name_its_machine(composed: Compose) -> None:
 
 
 @pytest.mark.parametrize(("section", "value", "other", "message"), table(__file__, "cannot_be_with"))
-def test_what_cannot_be_with_another_setting_is_refused(
-    section: str, value: dict[str, object], other: list[str], message: str, composed: Compose, rank: str
-) -> None:
+def test_what_cannot_be_with_another_setting_is_refused(section, value, other, message, composed, rank):
     override = f"turntree.{section}={{{', '.join(f'{key}: {one}' for key, one in value.items())}}}"
     assert value.items() <= composed(override).settings.played()[section].items()
     with pytest.raises(ConfigError, match=message):
@@ -142,9 +138,7 @@ def test_variables_of_the_template_are_one_in_turntree_and_verl(composed: Compos
 
 
 @pytest.mark.parametrize("engine", ["local", "vllm", "sglang"])
-def test_a_store_of_another_run_reaches_the_store_of_every_engine(
-    engine: str, composed: Compose, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, composed, tiny_model, tmp_path, monkeypatch):
     ours, theirs = (SpecForest(ForestConfig(tokenizer=of)) for of in (tokenizer_hash(str(tiny_model)), "0123"))
     ours.save(tmp_path / "ours.npz")
     theirs.save(tmp_path / "theirs.npz")

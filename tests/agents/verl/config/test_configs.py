@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -233,9 +232,7 @@ def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept:
 
 @pytest.mark.parametrize("base", [GPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
-def test_a_context_is_never_beyond_the_models_own(
-    base: list[str], model: int, places: int | None, tmp_path: Path
-) -> None:
+def test_a_context_is_never_beyond_the_models_own(base, model, places, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
     fits = verls(base, f"actor_rollout_ref.model.path={tmp_path}")
     longest = fits.data.max_prompt_length + fits.data.max_response_length
@@ -327,9 +324,7 @@ def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine
 
 
 @pytest.mark.parametrize("base", [["engine=vllm", *SGLANG[1:]], SGLANG], ids=["vllm", "sglang"])
-def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(
-    base: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(base, monkeypatch):
     two = "trainer.n_gpus_per_node=2"
     monkeypatch.setenv(FOLDER, "/turns")
     with pytest.raises(ConfigError, match=rf"got two: {FOLDER}=/turns names a folder.* set exchange=null"):
@@ -365,9 +360,7 @@ def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> 
         ("grpo_gsm8k_sglang", [], "NGRAM", "grpo_gsm8k_1.5b_sglang_tree"),
     ],
 )
-def test_the_shipped_configurations_have_the_drafts_on(
-    name: str, overrides: list[str], drafter: str, experiment: str
-) -> None:
+def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter, experiment):
     config = compose(name, overrides).verl
     given = arguments(config)
     assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter

@@ -84,9 +84,7 @@ def test_counters_are_summed_over_the_turns() -> None:
 
 
 @pytest.mark.parametrize(("masked", "failure", "undecided"), [(FAILED, 1.0, 0.0), (UNDECIDED, 0.0, 1.0)])
-def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(
-    masked: Episode, failure: float, undecided: float
-) -> None:
+def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(masked, failure, undecided):
     output = lay_out(masked)
     row, info = output.as_dict(), told(output)
     assert (row["response_mask"].sum(), row["rm_scores"].sum()) == (0, 0)
@@ -169,9 +167,7 @@ def test_named_rewards_are_logged_for_every_episode() -> None:
 
 
 @pytest.mark.parametrize(("rewards", "accuracy"), table(__file__, "accuracies"))
-def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(
-    rewards: dict[str, float], accuracy: float
-) -> None:
+def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(rewards, accuracy):
     assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy
 
 

@@ -151,9 +151,7 @@ def test_a_path_that_is_not_given_is_asked_for_and_a_damaged_note_of_the_latest_
         resumed_step(trainer("auto"), folder)
 
 
-def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_trainer_empties_a_file(
-    folder: RunFolder,
-) -> None:
+def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_trainer_empties_a_file(folder):
     keep_records(folder, 2)
     assert steps(folder.engine) == [1, 2]
     assert [folder.episodes(step).exists() for step in (1, 2, 3)] == [True, True, False]

@@ -18,9 +18,7 @@ from turntree.agents.verl.run import variables
 from turntree.agents.verl.run.variables import environment, hub_variables
 
 
-def test_the_callers_environment_goes_first_but_for_the_metrics(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_callers_environment_goes_first_but_for_the_metrics(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
     variables = environment(RunFolder(tmp_path), "cpu")
@@ -31,9 +29,7 @@ def test_the_callers_environment_goes_first_but_for_the_metrics(
     assert "OMP_NUM_THREADS" not in environment(RunFolder(tmp_path), "cuda")
 
 
-def test_verls_processes_find_the_modules_and_folders_that_were_found_here(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_verls_processes_find_the_modules_and_folders_that_were_found_here(monkeypatch, tmp_path):
     (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
     (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
     (tmp_path / "rewards").mkdir()
@@ -92,9 +88,7 @@ def test_workers_of_a_cluster_are_handed_what_a_training_depends_on(init: Callab
 
 
 @pytest.mark.parametrize("variable", [None, "10.0.0.1:6379"], ids=["by its address", "by the variable"])
-def test_a_cluster_that_runs_is_not_told_how_large_it_is(
-    init: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
+def test_a_cluster_that_runs_is_not_told_how_large_it_is(init, monkeypatch, variable):
     if variable:
         monkeypatch.setenv("RAY_ADDRESS", variable)
     given = init(*([] if variable else ["ray_kwargs.ray_init.address=auto"]))
@@ -115,18 +109,14 @@ def off_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(
-    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(off_line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"the model nobody/nothing: .* cannot be reached .* not in the cache"):
         launch.train("demo", ["actor_rollout_ref.model.path=nobody/nothing"])
     assert not list(tmp_path.iterdir())
 
 
-def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(
-    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(off_line, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
     assert hub_variables("somebody/something") == {"HF_HUB_OFFLINE": "1"}
     assert hub_variables(str(tmp_path)) == {}
