@@ -1,7 +1,5 @@
 """Every command given what it cannot use: one line with what to do, status 2, and every file as it was."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shlex

@@ -1,7 +1,5 @@
 """Variables of a chat template on the command line."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

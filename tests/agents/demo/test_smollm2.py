@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from turntree.agents.demo import smollm2
 
 

@@ -1,7 +1,5 @@
 """``--store`` and ``turntree.store``: what an engine drafts from before it has sampled anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Chat completions, completions and the other paths, over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

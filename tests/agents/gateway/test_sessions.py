@@ -1,7 +1,5 @@
 """Sessions over HTTP: tokens are never rendered again, changes open branches, and what ends is an episode."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

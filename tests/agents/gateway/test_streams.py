@@ -1,7 +1,5 @@
 """Answers in pieces: the pieces together are the answer, and who goes away costs nothing."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """Which turns may run in an external engine, told from one whose requests end when they are told to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from turntree.agents.guesses.precomputed_stock import RunAheadStock
 from turntree.agents.guesses.stock_arrays import stock_arrays, stock_of_arrays
 

@@ -1,7 +1,5 @@
 """What reuse says is what the policy of now says, and each fault of SPEC-RL's released code is noticed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Needs a ``docker`` that runs containers (Docker, or Podman under that name) and 
 image: nothing is downloaded.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from containers import running

@@ -1,7 +1,5 @@
 """A program's episodes: its dialogues with the tokens as sampled, and failures that are never rewards."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """The agent of the example, in a public SDK: its tools and turns against an engine whose words are given."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of turns that are not sampled yet: made where they leave no trace, used where the turn is the foreseen."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import pickle

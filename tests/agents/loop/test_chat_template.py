@@ -1,7 +1,5 @@
 """What well-known chat templates need, and dialogues that their models meet in the field."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A customer whose words a language model samples: scripted here, and a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

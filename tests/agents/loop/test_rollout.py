@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A judge that is an engine: its grades by a scripted one."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Iterator

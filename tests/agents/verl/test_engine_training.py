@@ -4,8 +4,6 @@ Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the 
 real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

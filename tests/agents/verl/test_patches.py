@@ -1,7 +1,5 @@
 """verl on the CPU: the plugin that chooses the platform, and the patches with what upstream still does."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import logging

@@ -1,8 +1,6 @@
 """Real trainings by an unmodified verl: what the plugin, the engine, the loop and the records do together, in one that
 loses its trainer, in the one that goes on where it was killed, and in one that is rolled out ahead."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

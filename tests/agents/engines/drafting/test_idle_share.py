@@ -1,7 +1,5 @@
 """The share of an engine's time in which its device waits for drafts, on a clock that drafts and passes alone move."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial

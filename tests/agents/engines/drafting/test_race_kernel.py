@@ -3,8 +3,6 @@
 Triton decides once, when it is first imported, whether it interprets; so that runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn

@@ -1,7 +1,5 @@
 """Who is given a slot first: leaders of groups before their siblings, wanted turns before those made ahead."""
 
-from __future__ import annotations
-
 import pytest
 from cores import tiny_llama
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Attention of short rows in compiled loops."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``SglangEngine`` over a real engine on the CPU, drafting whatever the store offers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The client against a real ``sglang serve`` with turntree's worker in it: one server for the whole module."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """Turns given as drafts to a real SGLang on the CPU, judged in one pass over prompt and draft."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pkgutil import resolve_name
 from types import SimpleNamespace

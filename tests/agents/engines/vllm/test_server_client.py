@@ -1,7 +1,5 @@
 """The client of a vLLM server against one that is made up; ``test_engine_server`` asks a real one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections that are silent, slow or broken hold nothing, and SIGTERM ends the server in order."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

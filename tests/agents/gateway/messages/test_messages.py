@@ -1,7 +1,5 @@
 """Anthropic's Messages API over real HTTP: blocks, events, refusals, and the sessions of chats."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What verl would refuse after minutes, or take as it is, is refused before a process is started."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

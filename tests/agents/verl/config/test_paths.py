@@ -1,7 +1,5 @@
 """A training is started in one folder and runs in another."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

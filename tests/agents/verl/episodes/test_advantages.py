@@ -4,8 +4,6 @@ An episode has up to three turns of one token. At each the policy stops, or goes
 has a reward of its own, later turns pay more, and after the second way of the first turn the third does not come.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple

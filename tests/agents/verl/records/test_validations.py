@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from recording_engine import a_turn
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator

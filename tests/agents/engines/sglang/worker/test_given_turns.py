@@ -1,7 +1,5 @@
 """Requests whose turns began in the prompt, as the drafter hears of them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
