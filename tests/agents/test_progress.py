@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import time
 
@@ -56,9 +54,7 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(terminal, monkeypatch):
     """Control: on a terminal there is none."""
     written = io.StringIO()
     written.isatty = lambda: terminal  # type: ignore[method-assign]

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,9 +42,7 @@ def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert found()[f"device cuda:{number}"][1:3] == (Health.OK, f"GPU {number}, 80 GiB")
 
 
-def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(tmp_path, monkeypatch, capsys):
     (tmp_path / "data").mkdir()
     for root, status in ((tmp_path, 0), (tmp_path / "data", 1)):
         monkeypatch.setenv("TURNTREE_DATA", str(root))

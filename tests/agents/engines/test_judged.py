@@ -1,7 +1,5 @@
 """The flow of a replay in one pass, over a policy that is a table: the token at each place of the turn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

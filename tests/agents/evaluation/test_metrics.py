@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations
@@ -63,9 +61,7 @@ async def test_reported_groups_have_the_figures_that_they_should(renderer: Rende
 
 
 @pytest.mark.parametrize(("written", "share"), table(__file__, "majorities"))
-async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(
-    renderer: Renderer, written: list[str], share: float
-) -> None:
+async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(renderer, written, share):
     assert majority_right(await said(renderer, *written, "5", "5")) == share
 
 

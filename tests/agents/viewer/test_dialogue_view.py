@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from turntree.agents.viewer.dialogue_view import branches
 from turntree.spec_tree import TreeNode
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,12 +8,9 @@ from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 
 
-def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures(source: Source) -> None:
+def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_curves(source: Source) -> None:
     assert [record.labels["step"] for record in source.records()] == [1] * 10 + [2] * 10 + [3] * 10 + [4] * 10
     assert [row.step for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
-
-
-def test_curves_are_drawn_of_what_was_recorded_alone(source: Source) -> None:
     drawn = {curve.title: curve.svg for curve in curves(source)}
     assert set(drawn) == {"mean reward", "seconds of a step", "tokens per verify step"}
     assert "each step, training step 4: 1<" in drawn["mean reward"]

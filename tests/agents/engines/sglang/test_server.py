@@ -1,7 +1,5 @@
 """The client of a server, over a stand-in that answers as SGLang does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

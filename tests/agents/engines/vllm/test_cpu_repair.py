@@ -1,7 +1,5 @@
 """The repaired function against vLLM's own. A test that fails here because vLLM is right wants the repair removed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from inspect import signature

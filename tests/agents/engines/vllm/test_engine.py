@@ -1,7 +1,5 @@
 """vLLM itself behind the engine protocol, with turntree's drafter in it: one engine for the whole module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

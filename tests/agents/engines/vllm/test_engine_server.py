@@ -1,7 +1,5 @@
 """The client against a real ``vllm serve`` with turntree's drafter in it: one server for the whole module."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,21 +41,15 @@ def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) 
     plain = composed("speculation=[none]")
     assert speculation(plain) is None
     assert mode(plain) is ReuseMode.NONE
-
-
-def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
-    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
-    assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
+    assert composed("speculation=exact").choice.speculation == ("exact",)
 
 
 def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
     mine = "defaults: [turntree_trainer, {override speculation: [lenient]}]"
     assert mode(composed(text=mine)) is ReuseMode.LENIENT
     assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
-
-
-def test_one_way_needs_no_list(composed: Compose) -> None:
-    assert composed("speculation=exact").choice.speculation == ("exact",)
+    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
+    assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
 
 
 def test_options_alone_make_a_training_named_after_them(composed: Compose) -> None:
@@ -92,9 +84,6 @@ def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: C
     composition = composed("algorithm=ppo")
     assert composition.verl.algorithm.adv_estimator == "gae"
     assert composition.settings.run_dir == "runs/grpo_arithmetic_cpu"
-
-
-def test_what_a_file_says_itself_goes_over_its_options(composed: Compose) -> None:
     mine = "defaults: [turntree_trainer, {override algorithm: dapo}, _self_]\n"
     mine += "actor_rollout_ref: {actor: {clip_ratio_high: 0.3}}"
     actor = composed(text=mine).verl.actor_rollout_ref.actor

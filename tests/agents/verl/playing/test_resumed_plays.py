@@ -1,7 +1,5 @@
 """The player of a training whose weights change while it plays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

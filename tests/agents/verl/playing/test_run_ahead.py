@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -50,6 +48,9 @@ def test_the_rows_of_the_next_step_follow_those_of_this_one() -> None:
     assert rows == [
         {"index": index, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "global_steps": 5} for index in (12, 13)
     ]
+    known = forecast(last_step=2)
+    assert known.after(submitted(10, 11, step=1)) != []
+    assert known.after(submitted(12, 13, step=2)) == []
 
 
 def test_an_epoch_ends_where_the_loader_drops_the_rest() -> None:
@@ -58,6 +59,9 @@ def test_an_epoch_ends_where_the_loader_drops_the_rest() -> None:
         assert indices(known.after(submitted(first, first + 1))) == [first + 2, first + 3]
     assert indices(known.after(submitted(14, 15))) == [10, 11]
     assert indices(known.after(submitted(10, 11))) == [12, 13]
+    known = forecast()
+    assert known.after(submitted(99, 98)) == []
+    assert indices(known.after(submitted(12, 13))) == [14, 15]
 
 
 def test_every_epochs_own_order_is_followed() -> None:
@@ -75,18 +79,6 @@ def test_rows_that_a_group_filter_takes_one_by_one_are_followed() -> None:
     assert indices(known.after(submitted(10, 11))) == [12, 13]
     assert indices(known.after(submitted(12))) == [13, 14]
     assert indices(known.after(submitted(13, 14))) == [15, 16]
-
-
-def test_rows_that_are_nowhere_give_no_forecast_and_spoil_none() -> None:
-    known = forecast()
-    assert known.after(submitted(99, 98)) == []
-    assert indices(known.after(submitted(12, 13))) == [14, 15]
-
-
-def test_nothing_follows_the_last_step() -> None:
-    known = forecast(last_step=2)
-    assert known.after(submitted(10, 11, step=1)) != []
-    assert known.after(submitted(12, 13, step=2)) == []
 
 
 def test_a_data_set_smaller_than_a_fetch_is_refused() -> None:
@@ -177,13 +169,10 @@ async def test_the_stores_hear_where_the_rows_begin(ahead: Ahead, row: dict[str,
     assert pipe.asked[0].state == pipe.announced[0]
 
 
-async def test_as_many_episodes_are_played_at_once_as_there_are_slots(ahead: Ahead) -> None:
+async def test_as_many_episodes_are_played_at_once_as_there_are_slots_until_their_step_begins(ahead: Ahead) -> None:
     pipe = Pipe()
     await ahead(pipe, slots=3, size=8)
     assert len(pipe.asked) == 3
-
-
-async def test_a_step_that_begins_ends_what_was_played_for_it(ahead: Ahead) -> None:
     pipe = Pipe()
     plays = await ahead(pipe, slots=2, size=4)
     await plays.begin_step(5)

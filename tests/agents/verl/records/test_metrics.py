@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -114,9 +112,6 @@ def test_the_figures_of_episodes_are_rates() -> None:
     assert logged["turntree/tokens"] == 3
     assert logged["turntree/level_a"] == logged["turntree/level_b"] == pytest.approx(1 / 3)
     assert (logged["turntree/level_d"], logged["turntree/acceptance"]) == (0.0, 0.25)
-
-
-def test_what_verls_reward_loop_says_instead_is_counted_as_undecided_alone() -> None:
     judged = [row(reward_extra_info={"score": 0.5, "undecided": verdict}) for verdict in (0.0, 1.0)]
     logged = episode_metrics([*judged, row(reward_extra_info={}), row(info={"undecided": 1.0})])
     assert (logged["turntree/undecided"], logged["turntree/turns"]) == (0.5, 3.0)

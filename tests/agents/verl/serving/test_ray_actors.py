@@ -1,7 +1,5 @@
 """What runs in actors, in real ones: replicas without a trainer, their hub and their router, killed as kill -9 does."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator
@@ -65,6 +63,8 @@ async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
     assert len(output.token_ids) == len(output.log_probs) == 4
     assert all(logprob <= 0 for logprob in output.log_probs)
     assert (await ask(server, 1, 2, 3, seed=5)).token_ids == output.token_ids
+    with pytest.raises(ConfigError, match="only text"):
+        await server.generate([1], {}, "r", image_data=["x"])
 
 
 async def test_new_weights_change_the_policy_and_keep_the_store(
@@ -120,13 +120,18 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     assert "exactness/marginal_entropy_z" in rows[1]
 
 
-async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:
+async def test_requests_wait_while_generation_is_stopped_or_are_rejected_where_verl_asks_for_that(
+    server: TurntreeServer,
+) -> None:
     await server.abort_all_requests()
     waiting = asyncio.create_task(ask(server, 1, 2))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await server.resume_generation()
     assert len((await asyncio.wait_for(waiting, patience(10))).token_ids) == 4
+    await server.abort_all_requests(reject_request=True)
+    with pytest.raises(RuntimeError, match="until resume_generation"):
+        await ask(server, 1, 2)
 
 
 async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[str, torch.Tensor]) -> None:
@@ -145,12 +150,6 @@ async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[s
     assert before.completion is not None
     assert after.completion is not None
     assert (before.completion.weights_version, after.completion.weights_version) == (0, 1)
-
-
-async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:
-    await server.abort_all_requests(reject_request=True)
-    with pytest.raises(RuntimeError, match="until resume_generation"):
-        await ask(server, 1, 2)
 
 
 async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> None:
@@ -209,11 +208,6 @@ def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_chang
     monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
     variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "3"}
     assert _sharing(["3"]) == {"env_vars": variables}
-
-
-async def test_images_are_refused(server: TurntreeServer) -> None:
-    with pytest.raises(ConfigError, match="only text"):
-        await server.generate([1], {}, "r", image_data=["x"])
 
 
 async def test_a_replica_over_several_devices_is_refused() -> None:

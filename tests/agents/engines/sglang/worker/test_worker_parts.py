@@ -1,7 +1,5 @@
 """Parts of the plugin that need SGLang, and no engine."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A step sampled by the kernels: plain operations stand in for them, on the CPU or on the pretended device."""
 
-from __future__ import annotations
-
 import sys
 from collections import namedtuple
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """vLLM itself with the fused sampling: plain operations stand in for the kernels, in an engine of this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

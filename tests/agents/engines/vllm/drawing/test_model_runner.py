@@ -1,7 +1,5 @@
 """Which of vLLM's model runners serves, and what happens to a seed that it would ignore."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """The seeded draws by themselves, around a sampler and a rejection sampler that stand in for vLLM's."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

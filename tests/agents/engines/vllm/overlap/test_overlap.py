@@ -1,7 +1,5 @@
 """Asynchronous steps with drafts that come and go sample what synchronous steps without any do: two engines."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator
