@@ -44,13 +44,10 @@ def of_training(*options: str) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
 
 
-def test_the_pins_are_read_from_the_installed_verl() -> None:
+def test_the_pins_are_read_from_the_installed_verl_and_a_machine_with_all_is_well(installed: dict[str, str]) -> None:
     assert {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}.items() <= pins_of("vllm").items()
     assert pins_of("sglang")["sglang"] == "0.5.12"
     assert "vllm" not in pins_of("sglang")
-
-
-def test_a_machine_with_all_that_is_pinned_is_well(installed: dict[str, str]) -> None:
     assert {finding.health for finding in examine_gpus("vllm")} == {Health.OK}
     assert {finding.part for finding in examine_gpus("turntree")} == {"CUDA", *(f"pin {name}" for name in NEEDED)}
 

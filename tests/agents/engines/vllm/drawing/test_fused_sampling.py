@@ -111,13 +111,10 @@ def test_where_more_than_temperature_changes_the_logits_vllm_samples(case: str) 
     assert runner._sample(TABLE[:2], runner.prepare()) == "vLLM's"
 
 
-def test_other_log_probabilities_than_those_after_temperature_are_vllms() -> None:
+def test_without_kernels_and_for_other_log_probabilities_vllm_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(request(5), max_num_logprobs=0)
     runner.sampler.logprobs_mode = "raw_logprobs"
     assert runner._sample(TABLE[:1], runner.prepare()) == "vLLM's"
-
-
-def test_without_kernels_vllm_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_sampling, "kernels_on", lambda kind: None)
     runner = runner_of(request(5))
     assert runner._sample(TABLE[:1], runner.prepare()) == "vLLM's"
