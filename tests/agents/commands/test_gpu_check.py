@@ -65,14 +65,11 @@ def test_what_is_missing_is_named_with_verls_pin(package, version, says, install
     assert "requirements/gpu-vllm.txt" in finding.fix
 
 
-def test_a_flash_attention_for_another_torch_is_broken(installed, monkeypatch):
+def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_driver_are_told(installed, monkeypatch):
     assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
     assert found()["pin flash-attn"].fix.endswith("use_remove_padding=false and sdpa")
-
-
-def test_a_build_without_cuda_and_a_missing_driver_are_told_apart(installed, monkeypatch):
     give_gpus(monkeypatch, 0)
     assert "built for CUDA 13.0 and finds no GPU" in found()["CUDA"].what
     monkeypatch.setattr("torch.version.cuda", None)

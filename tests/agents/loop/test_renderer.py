@@ -105,14 +105,11 @@ def test_a_split_that_the_tokenizer_would_not_choose_is_kept(tokenizer: Any) -> 
     assert whole(tokenizer, [*ASKED, said, *HEARD]) != extended
 
 
-def test_turns_end_at_the_templates_end_of_turn_and_at_eos(chatml: Any, llama3: Any) -> None:
+def test_turns_end_at_the_templates_end_of_turn_and_at_eos_and_decoding_keeps_spaces(chatml: Any, llama3: Any) -> None:
     names = chatml.convert_ids_to_tokens(Renderer(chatml).stop_token_ids)
     assert names == ["<|im_end|>", "<|endoftext|>"]
     assert llama3.convert_ids_to_tokens(Renderer(llama3).stop_token_ids) == ["<|eot_id|>"]
     assert Renderer(llama3, stop_token_ids=[7, 7]).stop_token_ids[1:] == (7,)
-
-
-def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
     renderer = Renderer(chatml)
     assert renderer.decode(encode(chatml, " a , b  c !<|im_end|>")) == " a , b  c !"
 
