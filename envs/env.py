@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _Toolset = TypeVar("_Toolset", bound=Toolset)
 
-DEFAULT_LIMITS = Limits()
 _FAILURE_LENGTH = 500
 
 
@@ -77,6 +76,8 @@ class Env(gymnasium.Env[str, str], ABC):
     ``reset``."""
     num_tasks: int | None = None
     """Number of tasks; ``None`` is no bound."""
+    default_limits: ClassVar[Limits] = Limits()
+    """Bounds of an episode of which none were given."""
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
@@ -102,7 +103,7 @@ class Env(gymnasium.Env[str, str], ABC):
     def __init__(
         self,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits | None = None,
         tool_format: str = "hermes",
         system_prompt: str | None = None,
         render_mode: str | None = None,
@@ -110,7 +111,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """Set up the state that all episodes share.
 
         Args:
-            limits: Bounds of an episode.
+            limits: Bounds of an episode; ``None`` takes ``default_limits``.
             tool_format: How the policy writes tool calls, see ``get_parser``.
             system_prompt: First message; ``None`` uses the class's own, an empty text none.
             render_mode: ``ansi`` or ``None``.
@@ -122,7 +123,7 @@ class Env(gymnasium.Env[str, str], ABC):
         get_parser(tool_format)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
-        self.limits = limits
+        self.limits = limits or self.default_limits
         self.tool_format = tool_format
         self.render_mode = render_mode
         self.action_space = Unicode()
@@ -207,9 +208,6 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
-
-        Args:
-            kind: Its class.
 
         Raises:
             ResetNeeded: Before the first ``reset``.

@@ -22,7 +22,7 @@ from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
-from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
+from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
@@ -84,19 +84,16 @@ class ExternalServer(ServingTurns):
         if run.run_ahead.enabled:
             batch = self.config.max_num_seqs
             slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch))
-        self._turns = TurnServer(
-            engine,
-            run,
+        replica = Replica(
             rank=self.replica_rank,
             seed=self.config.seed + self.replica_rank,
             vocabulary=engine.vocabulary,
             max_context=engine.max_context or self.config.max_model_len,
             tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
-            store=store,
-            exchange=HubExchange(self.replica_rank) if shared else None,
-            slots=slots,
             restarted=self._life.restarted,
         )
+        exchange = HubExchange(self.replica_rank) if shared else None
+        self._turns = TurnServer(engine, run, replica, store=store, exchange=exchange, slots=slots)
 
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any

@@ -9,11 +9,12 @@ from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.turn_server import Replica, TurnServer
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
+REPLICA = Replica(rank=0, seed=0, vocabulary=16, max_context=64)
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 
 
@@ -42,8 +43,7 @@ class Stand:
 
 def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings | None = None) -> TurnServer:
     wanted: Any = engine  # nothing is scored here
-    limits = {"vocabulary": 16, "max_context": 64}
-    return TurnServer(wanted, run or RunSettings(), rank=0, seed=0, **limits, store=stand, exchange=stand)
+    return TurnServer(wanted, run or RunSettings(), REPLICA, store=stand, exchange=stand)
 
 
 async def noted(reason: FinishReason, state: DialogueState | None, *, reuse: bool = True) -> list[list[int]]:
@@ -122,7 +122,7 @@ async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(past: boo
     of it. What the tokens themselves tell is tested in either."""
     hit = DraftStats(tested=40, matched=40, expected=8.0, variance=6.4, surprise=9.0, entropy=9.0, entropy_variance=4.0)
     engine: Any = RecordingEngine(a_turn(7, draft=hit))
-    turns = TurnServer(engine, RunSettings(), rank=0, seed=0, vocabulary=16, max_context=64, past=past)
+    turns = TurnServer(engine, RunSettings(), REPLICA, past=past)
     await turns.engine.generate(TurnRequest((1,), Sampling(seed=1)))
     scores = turns.read_counters({})
     assert scores["exactness/exact_entropy_z"] == 0
