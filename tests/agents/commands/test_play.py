@@ -47,6 +47,8 @@ def test_a_person_calls_tools_and_wins_or_loses() -> None:
     assert terminal.said("calculator") == ["6", "2"]
     assert terminal.said("user") == [task.prompt]
     assert played("#### 12345")[0] == Played(0.0, {"correct": 0.0}, "done")
+    result, _ = played("I think\\", "#### 1\\", "no, #### 12345")
+    assert result.stop_reason == "done"
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
@@ -64,11 +66,6 @@ def test_the_first_screen_of_every_environment_ends_with_what_a_person_can_do(en
 @pytest.mark.parametrize("lines", [("/quit",), ()])
 def test_leaving_ends_the_episode(lines: tuple[str, ...]) -> None:
     assert played(*lines)[0].stop_reason == "quit"
-
-
-def test_lines_with_a_backslash_belong_together() -> None:
-    result, _ = played("I think\\", "#### 1\\", "no, #### 12345")
-    assert result.stop_reason == "done"
 
 
 def test_tools_are_listed_and_wrong_calls_and_commands_explained_without_a_turn() -> None:

@@ -192,9 +192,7 @@ def test_a_step_takes_eight_operations_and_one_wait_whatever_the_rows(drafted: b
     assert few.waits == many.waits == 1
 
 
-def test_the_kernels_are_compiled_after_the_dry_run_for_logits_as_the_model_gives_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_kernels_are_compiled_after_the_dry_run_for_logits_as_the_model_gives_them(monkeypatch):
     warmed: list[Any] = []
     runner = runner_of(request(5))
     runner.model = SimpleNamespace(compute_logits=lambda hidden: hidden @ torch.ones(4, 20, dtype=torch.bfloat16))
