@@ -21,15 +21,12 @@ def bar_after(*minutes: float) -> str:
     return shown.get()
 
 
-def test_the_bar_has_a_rate_and_the_time_left() -> None:
+def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> None:
     shown = bar_after(0.1, 0.2, 0.3)
     assert "sums" in shown
     assert "6/8" in shown
     assert "20.0/min" in shown
     assert shown.split("left")[1].split()[0] == "0:00:06"
-
-
-def test_before_two_episodes_have_ended_nothing_is_promised() -> None:
     shown = bar_after()
     assert "0/8" in shown
     assert "/min" not in shown

@@ -44,13 +44,10 @@ def of_training(*options: str) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
 
 
-def test_the_pins_are_read_from_the_installed_verl() -> None:
+def test_the_pins_are_read_from_the_installed_verl_and_a_machine_with_all_is_well(installed: dict[str, str]) -> None:
     assert {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}.items() <= pins_of("vllm").items()
     assert pins_of("sglang")["sglang"] == "0.5.12"
     assert "vllm" not in pins_of("sglang")
-
-
-def test_a_machine_with_all_that_is_pinned_is_well(installed: dict[str, str]) -> None:
     assert {finding.health for finding in examine_gpus("vllm")} == {Health.OK}
     assert {finding.part for finding in examine_gpus("turntree")} == {"CUDA", *(f"pin {name}" for name in NEEDED)}
 
@@ -68,14 +65,11 @@ def test_what_is_missing_is_named_with_verls_pin(package, version, says, install
     assert "requirements/gpu-vllm.txt" in finding.fix
 
 
-def test_a_flash_attention_for_another_torch_is_broken(installed, monkeypatch):
+def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_driver_are_told(installed, monkeypatch):
     assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
     assert found()["pin flash-attn"].fix.endswith("use_remove_padding=false and sdpa")
-
-
-def test_a_build_without_cuda_and_a_missing_driver_are_told_apart(installed, monkeypatch):
     give_gpus(monkeypatch, 0)
     assert "built for CUDA 13.0 and finds no GPU" in found()["CUDA"].what
     monkeypatch.setattr("torch.version.cuda", None)

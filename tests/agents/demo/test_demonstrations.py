@@ -57,8 +57,5 @@ def test_a_seed_fixes_the_dialogues_and_another_one_changes_them(tokenizer):
     )
     assert first == same
     assert first != other
-
-
-def test_precedence_decides_which_operation_comes_first():
     assert [call.expression for call in operations("1+2*3*4")] == ["2*3", "6*4", "1+24"]
     assert operations("9-2*3", precedence=False)[-1].result == 21

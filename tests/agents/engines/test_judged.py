@@ -72,17 +72,6 @@ async def test_a_turn_ends_at_its_limit_and_at_a_stop_token() -> None:
     assert policy.asked == []
 
 
-async def test_a_turn_between_whose_requests_new_weights_came_is_sampled_again() -> None:
-    class Updated(Policy):
-        async def go_on(self, request: TurnRequest, given: int) -> Completion:
-            return replace(await super().go_on(request, given), weights_version=1)
-
-    policy = Updated()
-    turn = await replay(asked((*TURN[:3], 0, 0)), policy.judge, policy.go_on)
-    assert (turn.token_ids, turn.weights_version) == (TURN, 1)
-    assert [given for given, _ in policy.asked] == [4, 0]
-
-
 class Dialect:
     """A request is what it is to say, and its answer too."""
 

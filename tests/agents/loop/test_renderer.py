@@ -105,14 +105,11 @@ def test_a_split_that_the_tokenizer_would_not_choose_is_kept(tokenizer: Any) -> 
     assert whole(tokenizer, [*ASKED, said, *HEARD]) != extended
 
 
-def test_turns_end_at_the_templates_end_of_turn_and_at_eos(chatml: Any, llama3: Any) -> None:
+def test_turns_end_at_the_templates_end_of_turn_and_at_eos_and_decoding_keeps_spaces(chatml: Any, llama3: Any) -> None:
     names = chatml.convert_ids_to_tokens(Renderer(chatml).stop_token_ids)
     assert names == ["<|im_end|>", "<|endoftext|>"]
     assert llama3.convert_ids_to_tokens(Renderer(llama3).stop_token_ids) == ["<|eot_id|>"]
     assert Renderer(llama3, stop_token_ids=[7, 7]).stop_token_ids[1:] == (7,)
-
-
-def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
     renderer = Renderer(chatml)
     assert renderer.decode(encode(chatml, " a , b  c !<|im_end|>")) == " a , b  c !"
 
@@ -158,10 +155,13 @@ def test_a_template_that_cannot_work_is_refused_at_once(template: str, eos: str,
         Renderer(with_template(template or None, eos or None))
 
 
-def test_a_template_that_ends_a_turn_before_a_tool_differently_is_refused_when_it_extends() -> None:
+def test_a_template_that_ends_a_turn_before_a_tool_differently_or_refuses_a_role_is_refused() -> None:
     renderer = Renderer(with_template(table(__file__, "ends_a_turn_before_a_tool_differently")))
     with pytest.raises(RenderError, match="cannot be extended"):
         renderer.extend((5,), (6,), HEARD)
+    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("m.role == 'tool'", "m.content == 'never'")))
+    with pytest.raises(RenderError, match="roles system, user: unknown role"):
+        renderer.initial([ASKED[0], {"role": "user", "content": "never"}])
 
 
 def test_a_turn_that_ended_as_a_last_one_is_not_ended_once_more() -> None:
@@ -171,9 +171,3 @@ def test_a_turn_that_ended_as_a_last_one_is_not_ended_once_more() -> None:
     assert after[:3] == (5, 6, followed)
     for end in (last, followed):
         assert renderer.extend((5,), (6, end), USER) == (5, 6, end, *after[3:])
-
-
-def test_a_refused_first_prompt_names_the_roles() -> None:
-    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("m.role == 'tool'", "m.content == 'never'")))
-    with pytest.raises(RenderError, match="roles system, user: unknown role"):
-        renderer.initial([ASKED[0], {"role": "user", "content": "never"}])

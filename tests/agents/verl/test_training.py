@@ -117,12 +117,6 @@ def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_mo
     assert trained.mistrust(tiny_model, 2, weights_of=1) > 1e-3, "the control: the weights of another step"
 
 
-def test_every_episode_is_recorded(trained: Training) -> None:
-    for step in (1, AGAIN):
-        wanted = {(index, session) for index in range(PROMPTS) for session in range(SAMPLES)}
-        assert trained.records(step).keys() == wanted
-
-
 def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained: Training) -> None:
     for step in (1, AGAIN):
         report = trained.reports[step - 1]
@@ -131,6 +125,9 @@ def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained:
             if index == BROKEN:
                 assert "the disk is full" in record.episode.failure
         assert all(value == value for value in (report.metrics["actor/pg_loss"], report.metrics["actor/grad_norm"]))
+    for step in (1, AGAIN):
+        wanted = {(index, session) for index in range(PROMPTS) for session in range(SAMPLES)}
+        assert trained.records(step).keys() == wanted
 
 
 def test_groups_are_scored_as_a_whole_by_the_policys_own_words(trained: Training) -> None:

@@ -45,14 +45,11 @@ def test_a_served_page_follows_the_run_and_leaves_out_what_is_being_written(run:
     assert len(columns(got(served))["reward"]) == 41
 
 
-def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder(served: str) -> None:
+def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder(served: str, tmp_path: Path) -> None:
     assert "turntree" in got(served, "localhost:80")
     for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
         with pytest.raises(HTTPError, match="404"):
             got(url, host)
-
-
-def test_a_run_without_an_episode_is_waited_for(tmp_path: Path) -> None:
     assert "no episode has ended yet" in LivePage([tmp_path]).text()
 
 

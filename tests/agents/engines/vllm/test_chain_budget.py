@@ -66,9 +66,7 @@ def test_drafts_leave_room_for_all_requests_in_a_step_of_the_engine(rows: int, n
         (100, 256, "cpu", 100),
     ],
 )
-def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_otherwise(
-    given: int | None, rows: int, device: str, allowed: int
-) -> None:
+def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_otherwise(given, rows, device, allowed):
     settings = DrafterSettings(adaptive=False, max_step_tokens=given)
     budget = ChainBudget(settings, 8, 8192, device=device)
     assert budget.most(rows) == budget.allow(rows).nodes == allowed

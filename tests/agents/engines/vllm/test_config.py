@@ -71,9 +71,7 @@ def test_what_cannot_be_is_refused_by_name(section: object, message: str) -> Non
     [(False, 2, {2, 9}), (True, None, {9}), (False, None, {2, 9})],
     ids=["the end token has a name", "it is to be ignored", "an older version has no name for it"],
 )
-def test_a_request_ends_at_its_stop_tokens_and_at_the_model_s_end(
-    ignore_eos: bool, named: int | None, expected: set[int]
-) -> None:
+def test_a_request_ends_at_its_stop_tokens_and_at_the_model_s_end(ignore_eos, named, expected):
     parameters = SimpleNamespace(
         stop_token_ids=[9], ignore_eos=ignore_eos, eos_token_id=named, all_stop_token_ids={2, 9}
     )

@@ -148,9 +148,6 @@ def test_a_chat_goes_on_with_what_began_as_messages(served: Served, engine: Spok
         {"role": "system", "content": "Be short."}, "a", {"role": "assistant", "content": content}, "b"
     )
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
-
-
-def test_a_turn_says_which_bound_it_met(served: Served, engine: SpokenEngine):
     assert ask(served, "x", max_tokens=2).json()["stop_reason"] == "max_tokens"
     engine.say = lambda prompt: "more and more " * 400
     assert ask(served, "x", max_tokens=9999).json()["stop_reason"] == "model_context_window_exceeded"

@@ -8,7 +8,6 @@ from omegaconf import OmegaConf
 
 from turntree.agents.verl.config.compose import Composition
 
-Compose = Callable[..., Composition]
 ON_GPUS = ("base=gpu", "engine=vllm", "size=small", "env=gsm8k", "algorithm=ppo")
 MODELS = ("actor_rollout_ref.model", "critic.model")
 

@@ -120,20 +120,17 @@ def test_what_is_done_to_a_configuration_is_not_in_the_next_one() -> None:
     assert second.data.train_batch_size == batch > 1
 
 
-def test_hydra_overrides_are_quoted_whatever_an_option_is_called(composed: Compose) -> None:
-    with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
-        composed("speculation=[7]")
-
-
 @pytest.mark.parametrize(("overrides", "message"), table(__file__, "incompatible_options"))
 def test_options_that_do_not_go_together_are_refused(composed: Compose, overrides: list[str], message: str) -> None:
     with pytest.raises(Incompatible, match=message):
         composed(*overrides[1:], config=overrides[0])
 
 
-def test_every_option_is_part_of_some_combination() -> None:
+def test_every_option_is_part_of_some_combination_and_any_name_of_one_is_quoted(composed: Compose) -> None:
     met = {option for choice in offered() for option in choice.options}
     assert met >= {(group, name) for group in GROUPS for name in list_options(group)}
+    with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
+        composed("speculation=[7]")
 
 
 def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says(composed: Compose) -> None:

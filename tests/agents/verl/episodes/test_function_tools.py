@@ -27,12 +27,9 @@ def test_verl_calls_a_tool_by_the_schema_that_it_would_infer_and_mistakes_are_to
     assert made.tool_schema == registry._build_schema_from_fn(calculator.function, "calculator")
 
 
-def test_registered_tools_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_tools_are_found_by_name_and_one_with_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FUNCTION_TOOL_REGISTRY", {})
     register([calculator])
     assert registry.get_function_tool("calculator").name == "calculator"
-
-
-def test_a_tool_with_state_is_refused() -> None:
     with pytest.raises(ToolDefinitionError, match="'remember' does"):
         function_tools([remember])

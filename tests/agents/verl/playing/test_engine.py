@@ -151,9 +151,7 @@ def test_verl_finds_the_loop_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("backend", "given"), [("turntree", True), ("vllm", False)])
-async def test_only_our_backend_is_given_the_dialogue_state(
-    rollout_config: Any, chatml: Any, row: dict[str, Any], backend: str, given: bool
-) -> None:
+async def test_only_our_backend_is_given_the_dialogue_state(rollout_config, chatml, row, backend, given):
     said = chatml("#### 5<|im_end|>", add_special_tokens=False)["input_ids"]
     rollout_config.name = backend
     played, servers = await loop(rollout_config, row, chatml, output(*said, extra_fields={"global_steps": 4}))
@@ -183,9 +181,7 @@ async def test_a_first_turn_waits_so_long_for_a_lost_server_and_a_later_one_is_l
         )
 
 
-async def test_an_episode_whose_server_is_lost_is_played_again(
-    rollout_config: Any, chatml: Any, row: dict[str, Any]
-) -> None:
+async def test_an_episode_whose_server_is_lost_is_played_again(rollout_config, chatml, row):
     calls, said = (
         chatml(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in ("calculator(1+1)", "#### 5")
     )

@@ -2,7 +2,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,9 +141,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
-    player: EpisodePlayer, ahead: Ahead, saying: Callable[[], Pipe], row: dict[str, Any]
-) -> None:
+async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(player, ahead, saying, row):
     wanted, pipe = saying(), saying()
     await player.play_group(SAMPLING, row, lambda: wanted, size=2)
     await ahead(pipe, slots=4, size=2)
@@ -153,9 +150,7 @@ async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
     assert {request.sample for request in wanted.asked} == {0, 1}
 
 
-async def test_nothing_is_recorded_of_what_is_played_ahead(
-    ahead: Ahead, saying: Callable[[], Pipe], tmp_path: Path
-) -> None:
+async def test_nothing_is_recorded_of_what_is_played_ahead(ahead, saying, tmp_path):
     pipe = saying()
     await ahead(pipe)
     assert pipe.asked
@@ -181,9 +176,7 @@ async def test_as_many_episodes_are_played_at_once_as_there_are_slots_until_thei
     assert len(pipe.asked) == 2, "those that waited for a slot were not begun"
 
 
-async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(
-    ahead: Ahead, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(ahead, caplog):
     pipe = Pipe()
     await ahead(pipe, size=2)
     pipe.answered.set()
@@ -192,9 +185,7 @@ async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(
     assert caplog.text == ""
 
 
-async def test_a_server_that_is_away_does_not_hold_a_step_up(
-    player: EpisodePlayer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_is_away_does_not_hold_a_step_up(player, caplog):
     class Away(Pipe):
         async def begin_step(self, step: int) -> None:
             raise RuntimeError("the actor died")

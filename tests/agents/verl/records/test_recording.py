@@ -82,9 +82,6 @@ def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tm
         books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)
     assert (row["step"], row["tokens_per_step"]) == (4, 2.0)
-
-
-def test_without_the_engines_row_a_step_has_the_figures_of_its_episodes() -> None:
     assert StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={}).tokens_per_step == 1.5
     both = StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={"tokens_per_step": 2.0})
     assert both.tokens_per_step == 2.0

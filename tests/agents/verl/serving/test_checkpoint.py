@@ -64,9 +64,7 @@ def test_every_server_of_ours_writes_one_part_into_the_checkpoint(saved, tmp_pat
     assert saved(None, None, **settings) == [(str(state_folder(tmp_path, rank)), 3) for rank in range(count)]
 
 
-def test_a_lost_server_does_not_end_the_training_and_a_full_disk_does(
-    saved: Saved, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_server_does_not_end_the_training_and_a_full_disk_does(saved, caplog):
     saved(RayActorError(), None)
     assert "no part of engine replica 0" in caplog.text
     with pytest.raises(OSError, match="no space"):
@@ -124,9 +122,7 @@ async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
     assert set(turns[1].levels) == {"C"}, "the stored turn came along"
 
 
-async def test_a_newer_state_takes_the_place_of_an_older_one_and_a_write_that_fails_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_newer_state_takes_the_place_of_an_older_one_and_a_write_that_fails_does_not(tmp_path, monkeypatch):
     await save(tmp_path / "state", step=1)
     await save(tmp_path / "state", step=2)
     Server().state.read(tmp_path / "state", step=2)
@@ -162,9 +158,7 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
         ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
     ],
 )
-async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
-    tmp_path: Path, name: str, spoil: Callable[[bytes], bytes] | None, said: str
-) -> None:
+async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(tmp_path, name, spoil, said):
     await save(tmp_path / "state")
     file = tmp_path / "state" / name
     file.unlink() if spoil is None else file.write_bytes(spoil(file.read_bytes()))
@@ -172,9 +166,7 @@ async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
         Server().state.read(tmp_path / "state", step=1)
 
 
-async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(
-    tmp_path: Path,
-) -> None:
+async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(tmp_path):
     server = await save(tmp_path / "state")
     with pytest.raises(DamagedCheckpoint, match=r"from 0 to 1, got [234]: these turns are of"):
         Server(2).state.read(tmp_path / "state", step=1)

@@ -124,9 +124,7 @@ def told(engine: RayWeights, *, error: Exception | None = None) -> Any:
     return SimpleNamespace(execute_checkpoint_engine=SimpleNamespace(remote=call))
 
 
-async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_they_ask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_they_ask(monkeypatch):
     monkeypatch.setattr("turntree.agents.verl.ray_weights.ray.put", Stored)
     trainers, replica, dead = [RayWeights(8) for _ in range(2)], RayWeights(8), RayWeights(8)
     handles = [*map(told, trainers), told(replica), told(dead, error=RayActorError())]

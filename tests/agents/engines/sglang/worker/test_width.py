@@ -79,13 +79,10 @@ def test_without_an_account_it_is_not(monkeypatch):
     assert lost() < 0.97
 
 
-def test_a_policy_that_begins_to_agree_is_noticed():
+def test_a_policy_that_begins_to_agree_is_noticed_and_two_choosers_fed_alike_choose_alike():
     chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=0)
     _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=1, steps=600, chooser=chooser)
     assert chosen[-50:].count(8) > 40
-
-
-def test_two_choosers_fed_alike_choose_alike_and_told_other_seconds_they_need_not():
     _, here = run(lambda tokens: 1 + tokens / 256, accepted=1)
     _, there = run(lambda tokens: 1 + tokens / 256, accepted=1)
     _, slow = run(lambda tokens: 0.01 * tokens**2, accepted=1)
