@@ -18,6 +18,7 @@ from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, graph_sizes, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
+from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.groups import Choice, list_configs, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError
@@ -408,6 +409,14 @@ def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else(
     assert settings.draws_by_seed
     assert "asynchronous" not in compose(None, options).settings.played(), "the control: nothing is interrupted"
     with pytest.raises(ConfigError, match=r"manager of episodes, as mode=colocate_async has it, and rollout.name="):
-        compose(None, [*options, "mode=colocate_async", "actor_rollout_ref.rollout.name=sglang"])
-    with pytest.raises(ConfigError, match="goes with engine=local"):
-        compose(None, [*options, "mode=separate_async"])
+        compose(None, [*options, "mode=colocate_async", "actor_rollout_ref.rollout.name=trtllm"])
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+@pytest.mark.parametrize("engine", ["local", "vllm_cpu", "vllm", "sglang"])
+def test_every_engine_goes_on_while_the_policy_is_updated(mode: str, engine: str) -> None:
+    base = "cpu" if engine in ("local", "vllm_cpu") else "gpu"
+    options = [f"base={base}", f"engine={engine}", f"mode={mode}", "actor_rollout_ref.model.path=some/model"]
+    composed = compose(None, options)
+    assert composed.settings.asynchronous == ResumeConfig()
+    assert composed.verl.actor_rollout_ref.hybrid_engine == (mode == "colocate_async")
