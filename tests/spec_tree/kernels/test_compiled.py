@@ -70,6 +70,12 @@ def test_no_process_is_started_where_everything_has_been_compiled(
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_second_process_compiles_for_as_many_arguments_as_calls_have() -> None:
+    """Else it ends with an error that nobody sees, and the first compilation takes twice as long."""
+    for function, types in side_compiler.signatures().items():
+        assert len(types) == function.py_func.__code__.co_argcount, function.__name__
+
+
 def test_a_process_that_fails_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_compiler, "is_kept", lambda function: False)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, f"touch {tmp_path}/ran; exit 3"))
