@@ -14,9 +14,10 @@ trainer takes as long for a token as in trainings measured on the CPU, as a shar
 |---|---|---|
 | sync | its own groups, once all have ended | comes while nothing runs |
 | keep (verl) | the groups that ended first | interrupted episodes go on behind their tokens |
+| keep-in-order | the groups that were submitted first | the same |
 | turn | the same | interrupted episodes are judged |
-| episode | the groups that were submitted first | all episodes that wait or run are judged |
-| episode-ended (`in_order: false`) | the groups that have ended and been judged first | the same |
+| episode | those submitted first | all that run, and the next step's that have ended, are judged |
+| episode-ended (`in_order: false`) | those that have ended and been judged first | all that wait or run are judged |
 
 Not in it: prompts, environments and rewards, which are the same in all ways; drafts; more than one replica per device.
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import itertools
 import json
 import math
 import os
@@ -48,11 +50,12 @@ COMMON = (
 STYLE = {
     "sync": ("faint", "#8c959f"),
     "keep": ("other", "#d9822b"),
+    "keep-in-order": ("ordered", "#b35900"),
     "episode": ("main", "#0b6e99"),
     "episode-ended": ("ended", "#7c3aed"),
 }
 """Class and colour of the lines."""
-WAYS = ("sync", "keep", "turn", "episode", "episode-ended")
+WAYS = ("sync", "keep", "keep-in-order", "turn", "episode", "episode-ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +169,7 @@ class Timeline:
         self, way: str, costs: Costs, lengths: list[list[int]], hazard: float, args: Any, devices: tuple[int, int]
     ):
         self.way, self.costs, self.lengths, self.hazard, self.args = way.partition("-")[0], costs, lengths, hazard, args
-        self.in_order = way in ("sync", "episode")
+        self.in_order = way in ("sync", "keep-in-order", "episode")
         self.trainers = devices[1] or devices[0]
         self.apart = bool(devices[1])
         self.devices = [Device(costs) for _ in range(devices[0])]
@@ -230,17 +233,18 @@ class Timeline:
                 sample.known = max(known, sample.known if self.way == "keep" else 0)
             one.running.clear()
             one.queue.clear()
+        due = set(list(self.groups)[: self.args.prompts] if self.in_order else self.groups)
         for name, sample in self.samples.items():
-            if sample.done and self.way != "episode":
-                continue
-            self.again(name, sample)
+            if not sample.done or (self.way == "episode" and sample.group in due):
+                self.again(name, sample)
         for one in self.devices:
             one.admit()
 
     def again(self, name: int, sample: Sample) -> None:
         known = sample.known
         if self.way in ("turn", "episode") and known:
-            kept = int(min(known, self.rng.geometric(self.hazard) - 1)) if self.hazard else known
+            other = 1 - (1 - self.hazard) ** (self.version - sample.begun if self.way == "episode" else 1)
+            kept = int(min(known, self.rng.geometric(other) - 1)) if other else known
             self.thrown += known - kept
             sample.known = kept
         if self.way == "episode":
@@ -279,6 +283,8 @@ class Row:
     rate: float
     devices: int
     apart: bool
+    ahead: int
+    """Batches that are begun before their step; none of ``sync``."""
     way: str
     tokens_per_second: float
     behind: float
@@ -288,19 +294,20 @@ class Row:
     """Share of the sampled tokens."""
     against_sync: float = 0.0
     against_keep: float = 0.0
+    """In the same order."""
 
 
 def played(
-    way: str, costs: Costs, lengths: list[list[int]], hazard: float, args: Any, devices: tuple[int, int]
+    way: str, costs: Costs, lengths: list[list[int]], hazard: float, args: Any, devices: tuple[int, int], ahead: int
 ) -> dict[str, Any]:
     """Figures of one training behind its first steps."""
     line = Timeline(way, costs, lengths, hazard, args, devices)
     if way != "sync":
-        line.submit(args.prompts)
-    tokens, behind, begun = 0, [], 0.0
-    for number in range(args.steps + args.first):
+        line.submit(ahead * args.prompts)
+    tokens, behind, begun, first = 0, [], 0.0, args.first + 2 * ahead
+    for number in range(args.steps + first):
         trained, versions, ended = line.step()
-        if number < args.first:
+        if number < first:
             begun = ended
             continue
         tokens += trained
@@ -316,13 +323,13 @@ def played(
 def table(rows: Iterable[Row]) -> str:
     """In Markdown."""
     lines = [
-        "| trace | lr | devices | way | tokens/s | of sync | of keep | versions behind (most) | thrown away |",
-        "|" + "---|" * 9,
+        "| trace | lr | devices | ahead | way | tokens/s | of sync | of keep | versions behind (most) | thrown away |",
+        "|" + "---|" * 10,
     ]
     for row in rows:
         where = f"{row.devices}{' apart' if row.apart else ''}"
         lines.append(
-            f"| {row.trace} | {row.rate:g} | {where} | {row.way} | {row.tokens_per_second:.0f} | "
+            f"| {row.trace} | {row.rate:g} | {where} | {row.ahead} | {row.way} | {row.tokens_per_second:.0f} | "
             f"{row.against_sync:.2f} | {row.against_keep:.2f} | {row.behind:.2f} ({row.behind_most}) | "
             f"{row.thrown:.3f} |"
         )
@@ -334,6 +341,8 @@ def main() -> int:
     parser.add_argument("--traces", nargs="+", default=["math_cot_100x8"])
     parser.add_argument("--survival", type=Path, default=RESULTS / "async_survival.json")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--rates", type=float, nargs="+", help="learning rates of the survival; all if left out")
+    parser.add_argument("--ahead", type=int, nargs="+", default=[1], help="batches begun before their step")
     parser.add_argument("--prompts", type=int, default=128, help="groups of a step")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--steps", type=int, default=6)
@@ -351,19 +360,22 @@ def main() -> int:
     survival = json.loads(args.survival.read_text())
     for trace in args.traces:
         lengths = lengths_of(folder / f"{trace}.npz")
-        for share in survival["rows"]:
-            for devices in args.devices:
-                for split in [(devices, 0), *([(devices // 2, devices // 2)] if devices > 1 else [])]:
-                    found = {way: played(way, costs, lengths, share["other_per_token"], args, split) for way in WAYS}
-                    speed = {way: one["tokens_per_second"] for way, one in found.items()}
-                    for way, one in found.items():
-                        against = {
-                            "against_sync": speed[way] / speed["sync"],
-                            "against_keep": speed[way] / speed["keep"],
-                        }
-                        about = {"trace": trace, "rate": share["rate"], "devices": devices, "apart": bool(split[1])}
-                        rows.append(Row(**about, way=way, **one, **{k: round(v, 3) for k, v in against.items()}))
-                    print(table(rows[-len(WAYS) :]).split("\n", 2)[2], flush=True)
+        shares = [row for row in survival["rows"] if not args.rates or row["rate"] in args.rates]
+        for share, devices, ahead in itertools.product(shares, args.devices, args.ahead):
+            for split in [(devices, 0), *([(devices // 2, devices // 2)] if devices > 1 else [])]:
+                hazard = share["other_per_token"]
+                found = {way: played(way, costs, lengths, hazard, args, split, ahead) for way in WAYS}
+                speed = {way: one["tokens_per_second"] for way, one in found.items()}
+                for way, one in found.items():
+                    alike = "keep-in-order" if way in ("keep-in-order", "episode") else "keep"
+                    against = {
+                        "against_sync": speed[way] / speed["sync"],
+                        "against_keep": speed[way] / speed[alike],
+                    }
+                    about = {"trace": trace, "rate": share["rate"], "devices": devices, "apart": bool(split[1])}
+                    about["ahead"] = ahead
+                    rows.append(Row(**about, way=way, **one, **{k: round(v, 3) for k, v in against.items()}))
+                print(table(rows[-len(WAYS) :]).split("\n", 2)[2], flush=True)
     if args.json:
         settings = {key: value for key, value in vars(args).items() if not isinstance(value, Path)}
         report = {
@@ -383,7 +395,8 @@ def plot(rows: list[Row], args: Any) -> str:
     rate = min(row.rate for row in rows)
     lines = []
     for way, (style, _) in STYLE.items():
-        some = [row for row in rows if (row.trace, row.rate, row.apart, row.way) == (args.traces[0], rate, False, way)]
+        where = (args.traces[0], rate, False, min(args.ahead), way)
+        some = [row for row in rows if (row.trace, row.rate, row.apart, row.ahead, row.way) == where]
         points = tuple((math.log2(row.devices), row.against_sync) for row in some)
         lines.append(Series(name=way, style=style, points=points))
     title = f"Tokens per second over sync, by log2 of the devices: {', '.join(STYLE)}"

@@ -25,6 +25,7 @@ from omegaconf import OmegaConf
 
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
+from turntree.agents.verl.config.asynchronous import updates_while_playing
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError, logged_error
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
@@ -102,7 +103,7 @@ def train(
     step = resumed_step(composition.verl.trainer, folder)
     if step:
         logger.info("the run resumes after step %d", step)
-        keep_records(folder, step, overtaken=composition.verl.trainer.v1.trainer_mode != "sync")
+        keep_records(folder, step, overtaken=updates_while_playing(composition.verl.trainer.v1.trainer_mode))
     else:
         folder.clear()
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.

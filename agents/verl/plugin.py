@@ -67,6 +67,7 @@ def _register_rollout() -> None:
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
     _ROLLOUT_REGISTRY[("vllm", "async")] = "turntree.agents.verl.serving.vllm_weights.VllmWeightSender"
     RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
+    _ROLLOUT_REGISTRY[("sglang", "async")] = "turntree.agents.verl.serving.sglang_weights.SglangWeightSender"
 
 
 def _load_replica() -> type:

@@ -7,10 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ray
 from machine_speed import eventually
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
@@ -163,6 +165,8 @@ class Deadly(Talking):
         super().__init__(**kwargs)
         self.prompts, self.lost, self.long = prompts, lost, long
         self.folder, self.victims, self.replicas, self.whole = folder, victims, replicas, whole
+        if "server" in victims:
+            _note_servers()
 
     def task(self, index: int) -> Task:
         said = "say " * (5000 if index == self.long else 1)
@@ -198,8 +202,8 @@ class Deadly(Talking):
         self.kill_replica()
 
     def kill_server(self) -> None:
-        """Of vLLM; its engine ends with it."""
-        *_, server = actors("DraftingVllmServer")
+        """Of vLLM, the one that has answered and will have the next turn, too; its engine ends with it."""
+        server = ray.get(_SERVER.get().__ray_call__.remote(lambda _: os.getpid()))
         engines = list(processes(server, "VLLM::EngineCore"))
         kill([server])
         assert engines
@@ -215,6 +219,25 @@ class Deadly(Talking):
 
     def kill_player(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+_SERVER: ContextVar[Any] = ContextVar("server")
+"""Handle of the server that had the dialogue's last turn, one of verl's own."""
+
+
+@cache
+def _note_servers() -> None:
+    """In this process, whatever environments it makes."""
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+    acquire = LLMServerClient._acquire_server
+
+    async def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = await acquire(self, *args, **kwargs)
+        _SERVER.set(found[1])
+        return found
+
+    LLMServerClient._acquire_server = noted
 
 
 def is_first(path: Path) -> bool:

@@ -3,8 +3,8 @@
 | trainer mode | engines | with |
 |---|---|---|
 | `sync` | all | all |
-| `colocate_async` | turntree's own (`engine=local`), vLLM | drafts from trees, the hub; coupled validations |
-| `separate_async` | turntree's own, on devices of their own alone (`hybrid_engine=false`) | the same |
+| `colocate_async` | all | drafts from trees, the hub; coupled validations |
+| `separate_async` | all, on devices of their own alone (`hybrid_engine=false`) | the same |
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ from turntree.agents.verl.config.settings import PlaySettings, TrainSettings
 from turntree.agents.verl.names import ROLLOUT_NAME
 
 COLOCATED, SEPARATE = "colocate_async", "separate_async"
-_ENGINES = {COLOCATED: (ROLLOUT_NAME, "vllm"), SEPARATE: (ROLLOUT_NAME,)}
+_ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
 _SAMPLER = "OvertakenReplayBuffer"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
+
+
+def updates_while_playing(trainer_mode: str) -> bool:
+    """Whether a trainer of this mode updates the weights while episodes are played."""
+    return trainer_mode != SYNC
 
 
 def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
@@ -46,16 +51,16 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
     mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
     manager = rollout.agent.agent_loop_manager_class
     own = manager == _MANAGER or OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.name") == _SAMPLER
-    if mode == SYNC or not own:  # what is verl's alone goes on as verl has it
+    if not updates_while_playing(mode) or not own:  # what is verl's alone goes on as verl has it
         return None
     where = f"trainer.v1.trainer_mode={mode}"
     if mode not in (COLOCATED, SEPARATE):
         known = f"mode={SYNC}, {COLOCATED} or {SEPARATE}"
         raise ConfigError(f"{where} is not supported with turntree's episodes, take {known}")
-    if manager != _MANAGER or rollout.name not in _ENGINES[mode]:
+    if manager != _MANAGER or rollout.name not in _ENGINES:
         raise ConfigError(
             f"{where} needs turntree's manager of episodes, as mode={mode} has it, and rollout.name="
-            f"{' or '.join(_ENGINES[mode])}, got agent_loop_manager_class={manager} and rollout.name={rollout.name}"
+            f"{' or '.join(_ENGINES)}, got agent_loop_manager_class={manager} and rollout.name={rollout.name}"
         )
     if mode == SEPARATE:
         _check_devices(config)

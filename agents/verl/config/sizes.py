@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from omegaconf import DictConfig, OmegaConf
 
+from turntree.agents.verl.config.asynchronous import updates_while_playing
 from turntree.agents.verl.config.engine_section import positions
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import TrainSettings
@@ -59,7 +60,7 @@ def _by_one(config: DictConfig) -> bool:
     """Whether verl takes tasks one by one, whatever ``data.gen_batch_size`` is; a batch may then span two epochs."""
     refills = config.trainer.v1.sampler.get("sync_refill_failed_groups")
     filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
-    return bool(refills or filters or config.trainer.v1.trainer_mode != "sync")
+    return bool(refills or filters or updates_while_playing(config.trainer.v1.trainer_mode))
 
 
 def _check_positions(config: DictConfig) -> None:

@@ -10,7 +10,7 @@ depend on what was sampled, so that each is a draw from the present policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,16 @@ class AsyncSamplerSettings:
         object.__setattr__(self, "on_resume", OnResume(self.on_resume))
         if self.poll_interval <= 0:
             raise ValueError(f"poll_interval must be positive, got {self.poll_interval}")
+
+
+def submitted_first(steps: Mapping[str, int], count: int) -> set[str]:
+    """Names of the groups that come first, by the step of their submission.
+
+    >>> sorted(submitted_first({"d": 1, "c": 2, "a": 3, "b": 2}, 2))
+    ['b', 'd']
+    """
+    # verl's names of groups are random: their order depends on nothing that was sampled.
+    return set(sorted(steps, key=lambda uid: (steps[uid], uid))[:count])
 
 
 class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
@@ -76,9 +86,7 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
         if partition_id == "val" or not self._judged:
             return ready
         if self._in_order:
-            submitted = self.prompt_global_steps[partition_id]
-            # verl's names of groups are random: their order depends on nothing that was sampled.
-            ready &= set(sorted(submitted, key=lambda uid: (submitted[uid], uid))[: self._wanted])
+            ready &= submitted_first(self.prompt_global_steps[partition_id], self._wanted)
         # The queue lists a key before it has its tags and its data: such a row is not there yet.
         stale = {
             key.split("_")[0]

@@ -24,6 +24,7 @@ import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 import turntree.agents.verl.episodes.advantages  # noqa: F401 - registers the estimators
+from turntree.agents.verl.config.asynchronous import updates_while_playing
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.agents.verl.patches import apply_step_patches
 from turntree.agents.verl.records.metrics import PlayedRow, engine_metrics, episode_metrics
@@ -98,7 +99,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
     """verl's synchronous replay buffer; see the module's docstring."""
 
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
-        if kwargs["trainer_mode"] != "sync":
+        if updates_while_playing(kwargs["trainer_mode"]):
             raise ConfigError(
                 f"this sampler is for trainer.v1.trainer_mode=sync, got {kwargs['trainer_mode']!r}; set "
                 "trainer.v1.sampler.custom_sampler.path=null"

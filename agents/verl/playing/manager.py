@@ -37,11 +37,10 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_
 
 from turntree.agents.loop.episode_driver import describe
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.verl.config.asynchronous import on_resume
-from turntree.agents.verl.config.groups import SYNC
+from turntree.agents.verl.config.asynchronous import on_resume, updates_while_playing
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.episodes.async_sampler import JUDGED
+from turntree.agents.verl.episodes.async_sampler import JUDGED, submitted_first
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
@@ -68,7 +67,7 @@ class EpisodeManager(AgentLoopManagerTQ):
         name, mode = config.actor_rollout_ref.rollout.name, config.trainer.v1.trainer_mode
         run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
         self._on_resume = on_resume(config, run)
-        if mode == SYNC and (name != ROLLOUT_NAME and not run.run_ahead.enabled):
+        if not updates_while_playing(mode) and name != ROLLOUT_NAME and not run.run_ahead.enabled:
             raise ConfigError(
                 f"this agent-loop manager is for rollout.name={ROLLOUT_NAME} or turntree.run_ahead.enabled=true, got "
                 f"{name} and {run.run_ahead.enabled}; set "
@@ -164,6 +163,8 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         """Names of the groups that an earlier process has handed over."""
         self._outbox: list[_Group] = []
         self._overtaken = OvertakenGroups()
+        self._batch = config.data.train_batch_size if run.asynchronous and run.asynchronous.in_order else 0
+        """Groups of a step, if it is trained on what was submitted first."""
         self._carrier: asyncio.Task[None] | None = None
         """Hands over what the outbox holds; one that failed stays, for nothing may be lost without an error."""
         slots = run.run_ahead.slots(rollout.max_num_seqs)
@@ -224,7 +225,11 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         assert self._player.resuming is not None
         self._player.resuming.newest.see(step - 1)
         held = (await transfer_queue.async_kv_list("train")).get("train", {})
-        for uid in self._overtaken.begin_step(step - 1, held):
+        due = None
+        if self._batch:
+            asked = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
+            due = submitted_first(asked, self._batch)
+        for uid in self._overtaken.begin_step(step - 1, held, due):
             self._player.trained_on(uid)
         self._judge_stale()
 

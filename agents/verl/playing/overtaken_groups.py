@@ -3,6 +3,8 @@
 The trainer names the version of its step. A group of an earlier one is stale: it is judged, and handed over again in
 place of its old rows. Newer weights that the engines have already say nothing yet: until the trainer begins its next
 step, what it was just trained on is still here, and would come back if it were judged.
+Where a step is trained on what was submitted first, the groups of later steps are left as they are: one judgement is
+enough, by the weights of their own step.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ class OvertakenGroups:
         self._handing: set[str] = set()
         """Groups that are judged or on their way to the queue."""
         self._version = 0
+        self._due: Container[str] | None = None
 
-    def begin_step(self, version: int, held: Container[str]) -> list[str]:
+    def begin_step(self, version: int, held: Container[str], due: Container[str] | None = None) -> list[str]:
         """A step of this version of the weights begins; returns, and forgets, the groups that were trained on.
 
         Args:
             version: Updates that the trainer has made.
             held: Groups that verl's queue holds.
+            due: Those that the step is trained on; ``None`` if all may be.
         """
-        self._version = version
+        self._version, self._due = version, due
         trained = [uid for uid in self.ended if uid not in held and uid not in self._handing]
         for uid in trained:
             del self.ended[uid]
@@ -46,6 +50,7 @@ class OvertakenGroups:
     def take_stale(self) -> list[str]:
         """The groups to be judged now. They are on their way until ``handed_over``."""
         stale = [uid for uid, one in self.ended.items() if one.version < self._version and uid not in self._handing]
+        stale = [uid for uid in stale if self._due is None or uid in self._due]
         self._handing |= set(stale)
         return stale
 

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from verl.workers.rollout.replica import TokenOutput
+import ray
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.served.turns import ServedTurns
@@ -20,8 +21,16 @@ from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.hub import HubExchange, SharingReplica
-from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
+from turntree.agents.verl.serving.hub import HubExchange, SharingReplica, hub_runs
+from turntree.agents.verl.serving.restarts import (
+    RESTARTS,
+    ServerLife,
+    ask_for_weights,
+    ask_if_alone,
+    held,
+    is_restarted,
+    retry_after_restart,
+)
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
@@ -54,6 +63,8 @@ class ExternalServer(ServingTurns):
     config: Any
     model_config: Any = None
     replica_rank: int
+    rollout_mode: RolloutMode
+    workers: Sequence[Any]
     global_steps: Any
     _engine: Any = None
     _reuses = False
@@ -62,6 +73,19 @@ class ExternalServer(ServingTurns):
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
         the replica that answers no requests."""
         raise NotImplementedError
+
+    async def relaunch(self) -> None:
+        """Launch the server if Ray has restarted it, before Ray calls any other method."""
+        if not is_restarted():
+            return
+        await self.launch_server()  # type: ignore[attr-defined]
+        await self.serve_turns(shared=hub_runs())
+        if self.rollout_mode is RolloutMode.COLOCATED:
+            self._life.got_weights()  # a model that is not trained: its weights are those on disk
+        elif self.rollout_mode is RolloutMode.STANDALONE:
+            ask_for_weights(self.workers[0])
+        else:
+            self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
         """Put turntree's uses of earlier turns before the engine, if the run has any; call it once, after the launch.
@@ -195,10 +219,19 @@ class ExternalServer(ServingTurns):
 class ExternalReplica(SharingReplica):
     """Mix-in before a replica class of verl's whose servers are ``ExternalServer``."""
 
+    server: ClassVar[type]
+    """Its servers' class."""
     servers: list[Any]
+    nnodes: int
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # One of several nodes cannot be started again without the others.
+        self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(self.server)
 
     async def launch_servers(self) -> None:
-        """As verl's, and join the hub of the run's replicas."""
+        """As verl's, with servers that Ray may restart, and join the hub of the run's replicas."""
+        self.model_config = held(self.model_config)
         await super().launch_servers()  # type: ignore[misc]
         shared = self.join_hub() is not None
         await asyncio.gather(*(server.serve_turns.remote(shared=shared) for server in self.servers))

@@ -15,6 +15,8 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import ray
+from ray.exceptions import RayActorError
+from verl.workers.rollout.utils import ensure_async_iterator
 
 from turntree.agents.errors import EngineLost
 
@@ -113,3 +115,46 @@ class ServerLife:
         """
         if life is not None and life != self.id:
             raise EngineLost("it was restarted during an update of its weights")
+
+
+class RestartedServer:
+    """Mix-in before verl's weight sender of vLLM or SGLang, ``ServerAdapter``: Ray may have restarted the server.
+
+    Not covered: a server that dies while weights are on their way. verl's sender of vLLM then waits without an end, and
+    that of SGLang ends the run.
+    """
+
+    replica_rank: int
+    _global_steps: int | None = None
+
+    async def server(self) -> Any:
+        """Handle of the replica's server; ``None`` if another process talks to it."""
+        raise NotImplementedError
+
+    async def update_weights(self, weights: Any, global_steps: int | None = None, **kwargs: Any) -> None:
+        """As verl's, once the server is there.
+
+        Args:
+            global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
+        """
+        if global_steps == RESEND:
+            global_steps = self._global_steps
+        self._global_steps = global_steps
+        send: Any = super().update_weights  # type: ignore[misc]
+        try:
+            server = await self.server()
+            if server is None:
+                await send(weights, global_steps=global_steps, **kwargs)
+                return
+            life = await server.ready.remote()
+            await send(weights, global_steps=None, **kwargs)
+            if global_steps is not None:
+                await server.set_global_steps.remote(global_steps, life)
+        except (RayActorError, EngineLost) as error:
+            logger.warning(
+                "the server of replica %d was lost during an update; it has no weights until the next one: %s",
+                self.replica_rank,
+                error,
+            )
+            async for _ in ensure_async_iterator(weights):  # the trainer's other processes gather each tensor with it
+                pass

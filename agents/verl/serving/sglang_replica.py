@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-import ray
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
@@ -32,6 +31,22 @@ _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
 
 class DraftingSglangServer(ExternalServer, SGLangHttpServer):
     """The class of the Ray actor; arguments are verl's."""
+
+    _slept = False
+
+    async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
+        """As verl's; the replica launches the server, or a restarted one launches itself."""
+        super().__init__(*args, **kwargs)
+        await self.relaunch()
+
+    async def sleep(self) -> None:
+        """As verl's."""
+        await super().sleep()
+        self._slept = True
+
+    async def has_slept(self) -> bool:
+        """Whether this process has given memory back, and verl takes it again before each update."""
+        return self._slept
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
         """As verl's."""
@@ -74,9 +89,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
 class DraftingSglangReplica(ExternalReplica, SGLangReplica):
     """Starts ``DraftingSglangServer``; arguments are verl's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.server_class = ray.remote(DraftingSglangServer)
+    server = DraftingSglangServer
 
 
 def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..., AsyncIterator[dict[str, Any]]]:

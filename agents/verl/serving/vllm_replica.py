@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-import ray
 from verl.plugin.platform import get_platform
-from verl.workers.rollout.replica import RolloutMode, TokenOutput
+from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
@@ -38,8 +37,6 @@ from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summe
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
-from turntree.agents.verl.serving.hub import hub_runs
-from turntree.agents.verl.serving.restarts import RESTARTS, ask_if_alone, held, is_restarted
 from turntree.agents.verl.serving.verl_types import draft_fields
 
 logger = logging.getLogger(__name__)
@@ -60,8 +57,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
     _watch: asyncio.Task[None] | None = None
 
     async def __init__(self, *args: Any, **kwargs: Any) -> None:  # type: ignore[misc]
-        """As verl's; the replica launches the server. One that Ray has restarted launches itself meanwhile, as Ray
-        calls none of its methods before this returns."""
+        """As verl's; the replica launches the server, or a restarted one launches itself."""
         self._on_cpu = get_platform().device_name == "cpu"
         if self._on_cpu:
             for name, value in _CPU_ENVIRONMENT.items():
@@ -70,13 +66,7 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         self.draft_tokens = _draft_tokens((self.config.engine_kwargs or {}).get("vllm"))
         """Greatest length of a draft of turntree's, 0 if vLLM has another drafter or none."""
         self._counters_of_turns = TurnCounters(self._ask_workers)
-        if is_restarted():
-            await self.launch_server()
-            await self.serve_turns(shared=hub_runs())
-            if self.rollout_mode is RolloutMode.HYBRID:
-                self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
-            elif self.rollout_mode is RolloutMode.COLOCATED:
-                self._life.got_weights()  # a model that is not trained: its weights are those on disk
+        await self.relaunch()
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
         """As verl's, with an engine that ends with this process, and the other way round.
@@ -144,21 +134,13 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
 
     def _get_worker_extension_cls(self) -> str:
         name = "CpuWorkerExtension" if self._on_cpu else "DraftingWorkerExtension"
-        return f"turntree.agents.verl.serving.vllm_worker.{name}"
+        return f"turntree.agents.verl.serving.vllm_weights.{name}"
 
 
 class DraftingVllmReplica(ExternalReplica, vLLMReplica):
     """Starts ``DraftingVllmServer``; arguments are verl's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # One of several nodes cannot be started again without the others.
-        self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(DraftingVllmServer)
-
-    async def launch_servers(self) -> None:
-        """As verl's, with servers that Ray may restart."""
-        self.model_config = held(self.model_config)
-        await super().launch_servers()
+    server = DraftingVllmServer
 
 
 async def _end_with(engine: Any) -> None:

@@ -1,54 +1,67 @@
-"""The weight side of ``rollout.name=vllm``: verl's, for a server that Ray may have restarted.
+"""Both ends of the weights of ``rollout.name=vllm``: the trainer's, and verl's methods of a vLLM worker with
+turntree's beside them.
 
-Not covered: a server that dies while weights are on their way. verl's sender then waits without an end.
+On the CPU a worker loads weights differently. verl copies new weights into the
+model's parameters; vLLM's linear layers on the CPU have none left, since they are
+repacked and emptied when the model is loaded (vLLM 0.24 and 0.28,
+``dispatch_cpu_unquantized_gemm``). vLLM's own way to load again in place repacks
+them too, but needs all weights at once.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable
 from typing import Any
 
-from ray.exceptions import RayActorError
+import torch
+from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
+from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from turntree.agents.errors import EngineLost
-from turntree.agents.verl.serving.restarts import RESEND
-
-logger = logging.getLogger(__name__)
+from turntree.agents.engines.vllm.worker import WorkerExtension
+from turntree.agents.verl.serving.restarts import RestartedServer
 
 
-class VllmWeightSender(ServerAdapter):  # type: ignore[misc]
+class VllmWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
     """verl's ``BaseRollout`` for vLLM; arguments are verl's."""
 
-    _global_steps: int | None = None
+    async def server(self) -> Any:
+        """See ``RestartedServer``."""
+        return self.server_handle if self._ensure_server_handle() else None
 
-    # verl's own signature differs from that of its base class.
-    async def update_weights(  # type: ignore[override]
-        self, weights: Any, global_steps: int | None = None, **kwargs: Any
+
+class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
+    """On an accelerator: verl's methods unchanged."""
+
+
+class CpuWorkerExtension(DraftingWorkerExtension):
+    """On the CPU: weights are loaded again by vLLM."""
+
+    reload_weights: Callable[..., None]
+    """The worker's own method."""
+
+    def update_weights_from_ipc(
+        self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        """As verl's, once the server is there.
+        """Receive all weights, then load them in place.
 
         Args:
-            global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
+            peft_config: Must be ``None``: adapters are merged before they come here.
+            use_shm: Whether they come through shared memory; on the CPU they do.
+
+        Raises:
+            ValueError: If an adapter is to be loaded.
         """
-        if global_steps == RESEND:
-            global_steps = self._global_steps
-        self._global_steps = global_steps
-        send: Any = super().update_weights
-        if not self._ensure_server_handle():  # not the process of this replica that talks to the server
-            await send(weights, global_steps=global_steps, **kwargs)
-            return
-        server: Any = self.server_handle
-        try:
-            life = await server.ready.remote()
-            await send(weights, global_steps=None, **kwargs)
-            if global_steps is not None:
-                await server.set_global_steps.remote(global_steps, life)
-        except (RayActorError, EngineLost) as error:
-            logger.warning(
-                "vLLM's replica %d was lost during an update; it has no weights until the next one: %s",
-                self.replica_rank,
-                error,
-            )
-            for _ in weights:  # the trainer's other processes gather each tensor together with this one
-                pass
+        if peft_config is not None:
+            raise ValueError("vLLM on the CPU takes no adapters from verl; set actor_rollout_ref.model.lora.merge=True")
+        weights: list[tuple[str, torch.Tensor]] = []
+
+        def keep(bucket: list[tuple[str, torch.Tensor]], is_last: bool) -> None:
+            # Copies, since the next bucket reuses the memory.
+            weights.extend((name, tensor.clone()) for name, tensor in bucket)
+
+        receiver = BucketedWeightReceiver(
+            zmq_handle=self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm
+        )
+        receiver.receive_weights(on_bucket_received=keep)
+        self.reload_weights(weights_iterator=iter(weights))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -102,7 +100,7 @@ def test_parts_that_are_missing_are_said_to_be(tmp_path):
     assert "The task, " not in text
 
 
-def test_the_story_tells_gains_and_losses_as_they_are(run_folder):
+def test_story_and_headline_tell_gains_and_losses_as_they_are(run_folder):
     run = read_run(run_folder)
     assert "rose" not in story(replace(run, points=run.points[:1]))
     assert "1.50 times as fast, with exactly the same dialogues" in story(run)
@@ -110,10 +108,6 @@ def test_the_story_tells_gains_and_losses_as_they_are(run_folder):
     assert "2.00 times as slow, with dialogues that are not all the same" in story(slow)
     falling = tuple(replace(p, success=1 - n / 30) for n, p in enumerate(run.points * 10))
     assert re.search(r"fell from \d+% to \d+%", story(replace(run, points=falling)))
-
-
-def test_the_headline_compares_the_last_steps_with_the_first(run_folder):
-    run = read_run(run_folder)
     points = tuple(
         replace(run.points[0], step=n + 1, success=float(n >= 20), tokens_per_step=1.0 + n) for n in range(30)
     )

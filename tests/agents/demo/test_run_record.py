@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from recorded_run import write_run
 from tables import table

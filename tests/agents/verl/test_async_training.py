@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine_training import policy_for, train_engine
+from engine_training import VERSIONS, policy_for, train_engine
 from real_training import PROMPTS, SAMPLES, Training, kill_trainer, read_lines, run_training
 from safetensors.torch import load_file
 
@@ -214,28 +214,67 @@ def test_rollouts_on_devices_of_their_own_are_of_the_policy_that_learns_from_the
     assert max(mistrust(run, tiny_model, 0)) < 1e-4
 
 
-@pytest.mark.vllm
-@pytest.mark.release
-def test_turns_of_vllm_are_judged_by_the_policy_that_learns_from_them(
-    chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The trainer computes all log-probabilities again, with its own weights."""
+def external(
+    engine: str, chatml: Any, root: Path, factory: pytest.TempPathFactory, *overrides: str, env: str = "Forking"
+) -> tuple[Training, list[dict[str, float]]]:
+    """A training by one of verl's own servers, and its metrics by step."""
     run = train_engine(
-        tmp_path,
-        policy_for("vllm", chatml, tmp_path_factory),
-        "vllm",
-        "tree",
-        *("mode=colocate_async", "turntree.env_kwargs.limits.max_turn_tokens=48"),
-        "actor_rollout_ref.rollout.temperature=1.0",
-        env="Forking",
+        *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=48"),
+        # A step's own episodes were begun two steps before: what ended of later ones is judged once, in its own step.
+        *(f"trainer.v1.{mode}.num_warmup_batches=2" for mode in ("colocate_async", "separate_async")),
+        *("actor_rollout_ref.rollout.max_num_seqs=2", "actor_rollout_ref.actor.optim.lr=0.00003"),
+        *("actor_rollout_ref.rollout.temperature=1.0", *overrides),
+        env=env,
         steps=STEPS,
     )
     assert run.status == 0, run.log[-3000:]
     assert run.steps == [*range(1, STEPS + 1)]
-    rows = [row["data"] for row in read_lines(run.folder.metrics)]
+    return run, [row["data"] for row in read_lines(run.folder.metrics)]
+
+
+EXTERNAL = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in VERSIONS]
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+@pytest.mark.parametrize("engine", EXTERNAL)
+def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
+    engine: str, mode: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The trainer computes all log-probabilities again, with its own weights."""
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, f"mode={mode}")
     for row in rows:
         assert row[STALE] == 0
         assert row["turntree/episodes"] == PROMPTS * SAMPLES
         assert row["training/rollout_probs_diff_max"] < 1e-4
-    assert all(row["async/judged_turns"] > 0 for row in rows[1:])
-    assert all(0 < row["async/kept_share"] <= 1 for row in rows[1:])
+    judged = [row for row in rows if row["async/judged_turns"]]
+    assert len(judged) == STEPS - 1 if mode == "colocate_async" else judged
+    assert all(0 < row["async/kept_share"] <= 1 for row in judged)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("engine", EXTERNAL)
+def test_turns_of_verls_servers_that_nobody_judges_are_told_apart(
+    engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Control of the test above: what had ended under earlier weights is trained on as it is."""
+    mode = ("mode=colocate_async", "turntree.asynchronous.on_resume=turn")
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, *mode)
+    assert max(row[STALE] for row in rows) > 0
+    assert max(row["training/rollout_probs_diff_max"] for row in rows) > 1e-4
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("engine", EXTERNAL)
+def test_a_server_that_is_killed_while_it_judges_a_turn_loses_nothing(
+    engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    server = {"vllm": "DraftingVllmServer", "sglang": "DraftingSglangServer"}[engine]
+    killing = (f"turntree.env_kwargs.folder={tmp_path}", f"turntree.env_kwargs.server={server}")
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Overtaken")
+    assert (tmp_path / "judging").exists()
+    assert sum(row["async/lost_turns"] for row in rows) >= 1
+    for row in rows:
+        assert row[STALE] == 0
+        assert (row["turntree/episodes"], row["turntree/failures"]) == (PROMPTS * SAMPLES, 0)
+        assert row["training/rollout_probs_diff_max"] < 1e-4

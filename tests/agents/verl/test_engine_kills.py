@@ -108,24 +108,6 @@ def test_stored_turns_of_a_killed_replica_are_lost_and_later_ones_are_replayed(k
     assert "C" in killed.levels(4)
 
 
-def test_a_server_that_is_killed_while_it_judges_a_turn_loses_nothing(policy: Path, tmp_path: Path) -> None:
-    run = train_engine(
-        *(tmp_path, policy, "vllm", "tree", "mode=colocate_async"),
-        *(f"turntree.env_kwargs.folder={tmp_path}", "turntree.env_kwargs.server=DraftingVllmServer"),
-        *("turntree.env_kwargs.limits.max_turn_tokens=48", "actor_rollout_ref.rollout.temperature=1.0"),
-        env="Overtaken",
-        steps=STEPS,
-    )
-    assert run.status == 0, run.log[-3000:]
-    assert (tmp_path / "judging").exists()
-    assert run.steps == list(range(1, STEPS + 1))
-    assert sum(row["async/lost_turns"] for row in metrics(run)) >= 1
-    for row in metrics(run):
-        assert row["training/off_policy/trajectory_staleness_worst/max"] == 0
-        assert (row["turntree/episodes"], row["turntree/failures"]) == (PROMPTS * SAMPLES, 0)
-        assert row["training/rollout_probs_diff_max"] < 1e-4
-
-
 @pytest.fixture(scope="module")
 def thinned(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     """Two replicas, of which one is killed in step 2; its weights come with the next update."""

@@ -74,6 +74,7 @@ def worker(queue: Queue) -> Any:
     made = EpisodeWorker.__new__(EpisodeWorker)
     made._player, made._on_resume, made._restarted = Player(), OnResume.EPISODE, False
     made._overtaken = OvertakenGroups()
+    made._batch = 0
     made._outbox, made._carrier, made.background_tasks = [], None, set()
     return made
 
@@ -85,7 +86,7 @@ def judged(worker: Any) -> dict[str, int]:
 
 async def finish(worker: Any, queue: Queue, uid: str) -> None:
     """A group of this name ends: it has one row, as far as the queue is concerned."""
-    queue.held[uid] = {"status": "pending", "is_prompt": True}
+    queue.held[uid] = {"status": "pending", "is_prompt": True, "global_steps": 1}
     await worker._pass_on({"uid": uid, "global_steps": 1}, [], validate=False)
     await worker._carrier
 
@@ -105,6 +106,18 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
     assert judged(worker) == {"b": 1}
     assert worker._player.trained == ["a"]
     assert queue.held["b"]["status"] == "finished"
+
+
+async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, queue: Queue) -> None:
+    """The last step is the control: every group is judged that is not of the step's weights."""
+    for uid in "abc":
+        await finish(worker, queue, uid)
+    for step, (batch, versions) in enumerate([(1, (1, 0, 0)), (2, (2, 2, 0)), (0, (3, 3, 3))], start=2):
+        worker._batch = batch
+        await worker.judge_again(step)
+        await asyncio.gather(*worker.background_tasks)
+        await worker._carrier
+        assert judged(worker) == dict(zip("abc", versions, strict=True))
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -334,7 +334,7 @@ class Launched(ExternalReplica):
     def __init__(self, exchange: Any) -> None:
         self.told: list[bool] = []
         self.config = SimpleNamespace(name="turntree", engine_kwargs={"turntree": {"exchange": exchange}})
-        self.world_size, self.replica_rank = 1, 0
+        self.world_size, self.replica_rank, self.model_config = 1, 0, None
 
     async def hear(self, *, shared: bool) -> None:
         self.told.append(shared)
@@ -354,6 +354,7 @@ async def test_a_replica_joins_the_hub_where_there_are_others_and_the_settings_s
 
     started: list[ExchangeSettings] = []
     monkeypatch.setattr("turntree.agents.verl.serving.hub.start_hub", started.append)
+    monkeypatch.setattr(external_server, "held", lambda argument: argument)
     replica = type("Replica", (Launched, Verls), {})(exchange)
     await replica.init_hybrid(SimpleNamespace(workers=[None] * workers))
     assert replica.told == [shared, shared]

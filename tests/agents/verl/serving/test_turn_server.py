@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,10 +46,11 @@ def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings
     return TurnServer(wanted, run or RunSettings(), REPLICA, store=stand, exchange=stand)
 
 
-async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
+async def noted(reason: FinishReason, state: DialogueState | None, *, reuse: bool = True) -> list[list[int]]:
     stand = Stand()
     turns = server(RecordingEngine(a_turn(7, 8, finish_reason=reason)), stand)
-    assert (await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=state))).token_ids == (7, 8)
+    asked = TurnRequest((1, 2), Sampling(), state=state, reuse=reuse)
+    assert (await turns.engine.generate(asked)).token_ids == (7, 8)
     await turns.close_step(1, {})
     assert stand.taken == [[9]]
     (batch,) = stand.given
@@ -59,18 +58,10 @@ async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[
     return [turn.tolist() for turn in batch.turns]
 
 
-async def test_turns_that_ended_by_themselves_at_a_known_state_are_given_to_other_replicas() -> None:
+async def test_turns_of_training_that_ended_by_themselves_at_a_known_state_are_given_to_other_replicas() -> None:
     assert await noted(FinishReason.STOP, HERE) == await noted(FinishReason.LENGTH, HERE) == [[7, 8]]
     assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
-
-
-@pytest.mark.parametrize("reuse", [True, False])
-async def test_turns_of_training_are_given_to_other_replicas_and_those_of_validations_are_not(reuse: bool) -> None:
-    stand = Stand()
-    turns = server(RecordingEngine(a_turn(7, 8)), stand)
-    await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=HERE, reuse=reuse))
-    await turns.close_step(1, {})
-    assert [len(batch) for batch in stand.given] == [1 * reuse]
+    assert await noted(FinishReason.STOP, HERE, reuse=False) == [], "a validation's"
 
 
 async def test_a_checkpoint_has_the_turns_that_others_gave_until_then(tmp_path: Path) -> None:

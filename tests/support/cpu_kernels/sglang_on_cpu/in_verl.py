@@ -4,5 +4,7 @@ from __future__ import annotations
 
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 
+import turntree.agents.verl.plugin  # noqa: F401 - registers its own, whose place this takes
+
 # A name, so that SGLang is imported in the processes alone that have a rollout.
 _ROLLOUT_REGISTRY[("sglang", "async")] = "sglang_on_cpu.verl_weights.CpuServerAdapter"

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch.multiprocessing
 from sglang.srt.utils import patch_torch
-from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
+
+from turntree.agents.verl.serving.sglang_weights import SglangWeightSender
 
 
-class CpuServerAdapter(ServerAdapter):
+class CpuServerAdapter(SglangWeightSender):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         patch_torch._modify_tuple = lambda values, index, modifier: values
