@@ -63,7 +63,7 @@ class ExternalServer(ServingTurns):
     model_config: Any = None
     replica_rank: int
     rollout_mode: RolloutMode
-    workers: Sequence[Any]
+    workers: Any
     global_steps: Any
     _engine: Any = None
     _reuses = False
@@ -220,6 +220,8 @@ class ExternalReplica(SharingReplica):
 
     server: ClassVar[type]
     """Its servers' class."""
+    server_class: Any
+    model_config: Any
     servers: list[Any]
     nnodes: int
 
