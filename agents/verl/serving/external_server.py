@@ -7,17 +7,16 @@ their turns with those of the other replicas, and has them in verl's checkpoints
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -64,7 +63,7 @@ class ExternalServer(ServingTurns):
     model_config: Any = None
     replica_rank: int
     rollout_mode: RolloutMode
-    workers: Sequence[Any]
+    workers: Any
     global_steps: Any
     _engine: Any = None
     _reuses = False
@@ -221,6 +220,8 @@ class ExternalReplica(SharingReplica):
 
     server: ClassVar[type]
     """Its servers' class."""
+    server_class: Any
+    model_config: Any
     servers: list[Any]
     nnodes: int
 
@@ -235,43 +236,3 @@ class ExternalReplica(SharingReplica):
         await super().launch_servers()  # type: ignore[misc]
         shared = self.join_hub() is not None
         await asyncio.gather(*(server.serve_turns.remote(shared=shared) for server in self.servers))
-
-
-class RemoteStore:
-    """An engine's store of drafts in the engine's processes.
-
-    Args:
-        call: Calls ``insert``, ``save`` or ``restore`` of the store in each of them. Its arguments are JSON values.
-    """
-
-    def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._in_call = asyncio.Lock()
-        self._inserting: set[asyncio.Task[None]] = set()
-
-    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, soon."""
-        task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
-        self._inserting.add(task)
-        task.add_done_callback(self._inserting.discard)
-
-    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
-        """Add finished turns; not to be called on the event loop's thread."""
-        self._wait("insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
-
-    def save(self, path: Path) -> None:
-        """Write all finished turns into a file; not to be called on the event loop's thread."""
-        self._wait("save", str(path))
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file; not to be called on the event loop's thread."""
-        self._wait("restore", str(path))
-
-    def _wait(self, method: str, *args: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
-
-    async def _in_turn(self, method: str, *args: Any) -> None:
-        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
-        async with self._in_call:
-            await self._call(method, *args)

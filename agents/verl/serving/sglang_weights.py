@@ -14,6 +14,8 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
     the server has its own of."""
 
     _life = ""
+    _engine: Any
+    server_actor: Any
 
     async def server(self) -> Any:
         """See ``RestartedServer``."""
