@@ -1,7 +1,5 @@
 """The house: imports point down, the packages that promise to be light are light."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib

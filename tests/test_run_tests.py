@@ -1,7 +1,5 @@
 """What `make test` shows: scripts/run_tests.py runs every part to its end and sums them up."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """README's blocks and commands run as they stand, in a fresh clone, with the model that one of them makes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

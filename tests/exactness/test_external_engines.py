@@ -1,7 +1,5 @@
 """The rows of the exactness report for vLLM and SGLang: whole-turn reuse over the engines themselves."""
 
-from __future__ import annotations
-
 import pytest
 from benchmark_modules import benchmark_module
 

@@ -1,7 +1,5 @@
 """Model text is read, never run: no evaluator is called anywhere, and payloads leave no trace."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Accuracy on labelled cases and real responses that are not part of the repository."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

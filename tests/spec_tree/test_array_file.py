@@ -1,7 +1,5 @@
 """Damaged files of every kind that is read from outside, their check sums made right again."""
 
-from __future__ import annotations
-
 import io
 import random
 import tracemalloc

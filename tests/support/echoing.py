@@ -1,7 +1,5 @@
 """An environment that says the gold answer itself, and a tool that prints it, in every form that pays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason

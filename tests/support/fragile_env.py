@@ -1,7 +1,5 @@
 """An environment whose parts break when the policy says so."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from turntree.envs import Env, Message, Reply, Task, ToolError, tool

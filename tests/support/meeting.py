@@ -1,7 +1,5 @@
 """Episodes that go on only if all of them are inside a tool at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from threading import Barrier

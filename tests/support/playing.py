@@ -1,7 +1,5 @@
 """What tests of environments write again and again: turns that call a tool, rows of data, published data."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Sequence

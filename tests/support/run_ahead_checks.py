@@ -1,8 +1,6 @@
 """What an external engine must do for run-ahead, as tests: the test file of an engine derives a class, and has the
 fixtures ``engine``, which schedules by priority, and ``policy``, a ``PolicyLaw`` of the engine's model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any

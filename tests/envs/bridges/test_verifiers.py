@@ -1,7 +1,5 @@
 """verifiers itself: its tasks score the same dialogues as in verifiers, with their own prompts, rewards and tools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

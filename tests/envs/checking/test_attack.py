@@ -1,7 +1,5 @@
 """What an attack finds: planted faults nearly all of them, and nothing where nothing is wrong."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Sequence

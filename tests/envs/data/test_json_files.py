@@ -1,7 +1,5 @@
 """Files of JSON as users have them: with marks, in UTF-16, with half of a surrogate."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tasks in Harbor's format: folders read and refused; episodes in real containers, where there is a ``docker``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

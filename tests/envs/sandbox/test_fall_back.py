@@ -1,7 +1,5 @@
 """What happens where the kernel refuses namespaces."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

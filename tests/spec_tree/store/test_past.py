@@ -1,7 +1,5 @@
 """Turns of other runs that a store begins with, and that leave by their own acceptance."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -5,8 +5,6 @@ original would show here too. A kernel that nobody needs on the path of a dense 
 not when it is imported. Not covered: quantisation, mixtures of experts, anything on an accelerator.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any

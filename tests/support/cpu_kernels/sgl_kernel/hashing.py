@@ -3,8 +3,6 @@
 MurmurHash3 (32 bits) over four words: the two halves of the seed, the position, the column; one row a request.
 """
 
-from __future__ import annotations
-
 import torch
 
 _MASK = 0xFFFFFFFF
