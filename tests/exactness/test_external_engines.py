@@ -4,21 +4,12 @@ import pytest
 from benchmark_modules import benchmark_module
 
 
-def check(name: str) -> None:
-    rows = list(benchmark_module("laws.external_rows").rows(name, 4000))
+@pytest.mark.release
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("vllm", "sglang")]
+)
+def test_every_claim_holds_over_an_engine_and_its_control_is_noticed(engine: str) -> None:
+    rows = list(benchmark_module("laws.external_rows").rows(engine, 4000))
     assert [row for row in rows if not row.holds] == []
     assert len(rows) == 3
-
-
-@pytest.mark.vllm
-@pytest.mark.release
-@pytest.mark.slow
-def test_every_claim_holds_over_vllm_and_its_control_is_noticed() -> None:
-    check("vllm")
-
-
-@pytest.mark.sglang
-@pytest.mark.release
-@pytest.mark.slow
-def test_every_claim_holds_over_sglang_and_its_control_is_noticed() -> None:
-    check("sglang")
