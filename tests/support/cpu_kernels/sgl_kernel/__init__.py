@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from sgl_kernel.hashing import murmur_hash32  # noqa: F401  (SGLang's to import)
 from sgl_kernel.tree_kernels import (  # noqa: F401
     reconstruct_indices_from_tree_mask,
     top_k_renorm_prob,
