@@ -73,6 +73,7 @@ def test_tools_of_a_server_are_listed_and_called_and_results_and_mistakes_are_to
     assert use(env, "give", what="nothing") in ("", "null", "None")
     assert json.loads(use(env, "give", what="object")) == {"a": 1}
     assert 1_000 < len(use(env, "give", what="long")) < 200_000
+    env.reset(seed=2)
     assert "not for sale" in use(env, "refuse")
     assert "b" in use(env, "add", a=2)
     assert use(env, "add", a="two", b=1).startswith("Error")
