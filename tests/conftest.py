@@ -4,8 +4,6 @@ stand-ins where SGLang is.
 The stand-ins must be found before anything looks for torchvision.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The suite stays within its budget: tests/cpu_seconds.toml, which `make test-times` writes."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

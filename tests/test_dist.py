@@ -70,13 +70,7 @@ def installed(dist: Path, folder: Path, extra: str = "") -> Path:
     """The programs of a new environment that has the wheel, with one extra or none, and nothing else."""
     venv.create(folder, with_pip=False)
     (wheel,) = dist.glob("*.whl")
-    into = [
-        "--python",
-        str(folder / "bin" / "python"),
-        "install",
-        "--constraint",
-        str(ROOT / "requirements" / "cpu.txt"),
-    ]
+    into = ["--python", str(folder / "bin/python"), "install", "--constraint", str(ROOT / "requirements/cpu.txt")]
     python("-m", "pip", "-q", *into, f"{wheel}{extra}", check=True)
     return folder / "bin"
 

@@ -1,7 +1,5 @@
 """What a GPU machine installs: the pins are verl's, and they can be resolved."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The table of guarantees names tests that are there: ``tests/guarantees.toml``."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from functools import cache

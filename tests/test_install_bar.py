@@ -1,7 +1,5 @@
 """The bar of an installation: scripts/install_bar.py, which scripts/venv.sh pipes pip's output to."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

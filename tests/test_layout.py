@@ -1,13 +1,10 @@
 """The house: imports point down, the packages that promise to be light are light."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import importlib
 import pkgutil
 import runpy
-import tomllib
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -164,24 +161,6 @@ def test_every_public_name_of_the_agents_is_there_and_no_other() -> None:
         assert getattr(turntree.agents, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = turntree.agents.no_such_name
-
-
-def test_every_data_file_of_a_package_is_installed_with_it():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    patterns = [*project["package-data"]["*"], "*.py"]
-    for package in (*ALLOWED, "configs"):
-        for path in (ROOT / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                assert any(path.match(pattern) for pattern in patterns), f"{path.relative_to(ROOT)} is left behind"
-
-
-def test_every_folder_with_files_is_a_package():  # setuptools warns of one that is not, in many lines
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    for package in (*ALLOWED, "configs"):
-        for path in (ROOT / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                name = ".".join(["turntree", *path.parent.relative_to(ROOT).parts])
-                assert name in project["packages"], f"{name} is missing from packages in pyproject.toml"
 
 
 def modules() -> list[str]:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 import time
 
@@ -9,9 +7,7 @@ from machine_speed import LINEAR, eventually, growth, not_hanging, patience, slo
 
 
 @pytest.mark.parametrize(("waiting", "times"), [(0.0, 1), (0.9, 1), (1.1, 2), (5.0, 5)])
-def test_a_deadline_grows_with_the_machines_slowness_and_with_who_waits_for_it(
-    waiting: float, times: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deadline_grows_with_the_machines_slowness_and_with_who_waits_for_it(waiting, times, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setattr("os.getloadavg", lambda: (4 * waiting, 0.0, 0.0))
     assert slowness() >= 1

@@ -1,7 +1,5 @@
 """The table of faults can be put in, and its runner tells those that tests notice from those that they do not."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `make test` shows: scripts/run_tests.py runs every part to its end and sums them up."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import subprocess
@@ -45,7 +43,7 @@ def test_a_part_that_fails_stops_no_other_and_is_not_forgotten(shown: tuple[int,
     assert rows["none"] == ["0", "0", "0"], "the control: a part for which no test was chosen has not failed"
 
 
-def test_a_failure_is_shown_with_its_words_and_the_command_that_runs_it_alone(shown: tuple[int, str]) -> None:
+def test_a_failure_is_shown_with_the_command_that_runs_it_alone_and_skips_by_reason(shown: tuple[int, str]) -> None:
     lines = [line.strip() for line in shown[1].splitlines()]
     at = lines.index("test_bad.py::test_sum[1 2]")
     assert lines[at + 1 : at + 3] == [
@@ -55,9 +53,6 @@ def test_a_failure_is_shown_with_its_words_and_the_command_that_runs_it_alone(sh
     at = lines.index("test_bad.py::test_late")
     assert lines[at + 1] == "RuntimeError: no fixture"
     assert "nothing to install from" in lines[lines.index("broken FAILED") :], "of a part without tests its last lines"
-
-
-def test_skips_are_grouped_by_reason_and_pytests_closing_lines_are_kept(shown: tuple[int, str]) -> None:
     out = shown[1]
     assert "     2  no GPU here\n" in out
     assert "to be installed once: vllm-0.28, 0.9 GB, 1 minute" in out

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,11 @@ def done(name: str, rewards: list[float]) -> dict[str, Any]:
     return {"algorithm": algorithm, "mode": mode, "seed": int(seed), "steps": steps}
 
 
-def test_every_algorithm_has_its_seeds_before_the_modes_begin() -> None:
+def test_every_algorithm_has_its_seeds_before_the_modes_begin_and_a_rise_is_that_of_quarters() -> None:
     names = [algorithms.name_of(run) for run in algorithms.runs(2)]
     assert names[:6] == [f"{name}/tree/{seed}" for seed in (0, 1) for name in algorithms.ALGORITHMS]
     assert len(set(names)) == len(names) == 6 + 2 * 4 + 2
     assert "grpo/tree/0" in names
-
-
-def test_a_rise_is_that_of_quarters() -> None:
     assert algorithms.first_and_last(done("grpo/tree/0", [0.0, 0.2, 0.9, 0.9, 0.9, 0.9, 0.4, 0.6])) == (0.1, 0.5)
 
 

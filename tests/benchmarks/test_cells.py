@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Callable
@@ -45,16 +43,13 @@ def test_rows_of_the_same_cells_are_replaced_and_others_stay(cells, tmp_path, mo
     assert [file.name for file in tmp_path.iterdir()] == ["table.json"]
 
 
-def test_rows_of_two_machines_do_not_share_a_file(cells, tmp_path):
+def test_without_a_file_nothing_is_kept_and_rows_of_two_machines_do_not_share_one(tmp_path, cells):
+    benchmark_module("common.cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
+    assert not list(tmp_path.iterdir())
     cells("batch").put([Row(1, 1, "a")])
     with pytest.raises(ValueError, match="holds rows of 'here', this is 'there'"):
         cells("batch", machine="there")
     assert held(tmp_path) == [(1, 1, "a")]
-
-
-def test_without_a_file_nothing_is_kept(tmp_path):
-    benchmark_module("common.cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
-    assert not list(tmp_path.iterdir())
 
 
 def test_scripts_import_their_parts_by_the_room_that_they_lie_in() -> None:

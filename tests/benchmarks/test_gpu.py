@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -92,14 +90,15 @@ def test_a_stage_without_its_engine_is_skipped_and_says_so(play):
     assert (found["one"]["outcome"], found["one"]["note"]) == ("skipped", "skipped: no_such_engine not installed")
 
 
-def test_the_error_of_a_log_is_its_last_exception():
+def test_the_error_of_a_log_is_its_last_exception_and_stages_have_names_of_their_own():
     log = "Traceback\nValueError: first\n  during\ntorch.OutOfMemoryError: 2 GiB\n[rank0]: bye\n"
     assert running.last_error(log) == "torch.OutOfMemoryError: 2 GiB"
     assert running.last_error("Killed\n") == "Killed"
     assert running.last_error("") == "no word"
+    assert len({one.name for one in stages.STAGES}) == len(stages.STAGES)
 
 
-def test_speeds_are_drawn_against_the_plain_way_of_the_same_engine(tmp_path):
+def test_speeds_and_recorded_dialogues_are_compared_with_the_first_way_of_the_same_engine(tmp_path):
     def row(way: str, batch: int, speed: float) -> dict[str, Any]:
         return {"way": way, "batch": batch, "tokens_per_second": speed, "ratio_to_plain": speed}
 
@@ -113,8 +112,6 @@ def test_speeds_are_drawn_against_the_plain_way_of_the_same_engine(tmp_path):
     assert picture.count("local: trees") == 3, "a tooltip a point, and its name in the legend"
     assert not report.plot({}, tmp_path / "none.svg")
 
-
-def test_recorded_dialogues_are_compared_with_the_first_way_of_the_same_engine():
     def row(way: str, seconds: float, epoch: int = 1) -> dict[str, Any]:
         return {"way": way, "trace": "math", "at once": 64, "epoch": epoch, "s": seconds, "half s": seconds / 2}
 
@@ -150,10 +147,6 @@ def test_recorded_tokens_are_certain_at_their_positions_and_nowhere_else(tmp_pat
         assert chances.argmax(-1).tolist() == [first[0], first[-1], second[1]]
     outside = [(0, -1), (0, len(first)), (-1, 0)]  # within a prompt, after the turn, of no turn
     assert not drawn(*outside).any()
-
-
-def test_stages_have_names_of_their_own():
-    assert len({one.name for one in stages.STAGES}) == len(stages.STAGES)
 
 
 ALONE = tuple(one.name for one in stages.STAGES if not one.needs)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +56,7 @@ def test_what_is_said_is_what_was_recorded(batch: int) -> None:
     assert counts.emitted == sum(len(turn.tokens) for turn in turns)
 
 
-def test_each_step_emits_the_accepted_tokens_and_one_more() -> None:
+def test_each_step_emits_the_accepted_tokens_and_one_more_and_full_batches_stop_when_turns_run_out() -> None:
     turns = benchmark_module("drafting.traces").generated(steps=1, states=3, samples=4).turns
     steps = {
         right: benchmark_module("drafting.replay").replay(Oracle(turns, right), turns, batch=1).steps
@@ -66,9 +64,6 @@ def test_each_step_emits_the_accepted_tokens_and_one_more() -> None:
     }
     assert steps[0] == sum(len(turn.tokens) for turn in turns)
     assert steps[3] == sum(-(-len(turn.tokens) // 4) for turn in turns)
-
-
-def test_full_batches_stop_when_turns_run_out() -> None:
     turns = benchmark_module("drafting.traces").generated(steps=1, states=2, samples=4).turns
     counts = benchmark_module("drafting.replay").replay(Oracle(turns, 0), turns, batch=3, full=True)
     assert counts.steps == 3 * counts.rounds > 0
@@ -88,15 +83,6 @@ def test_turns_of_a_dialogue_follow_one_another() -> None:
         watch = lambda _, paths, rows=rows: rows.append(len(paths))  # noqa: E731
         benchmark_module("drafting.replay").replay(oracle, [*first, *second], batch=6, dialogues=dialogues, watch=watch)
         assert rows == expected
-
-
-def test_the_store_drafts_generated_turns_well_and_not_before_it_has_learnt() -> None:
-    replay, drafters = benchmark_module("drafting.replay").replay, benchmark_module("drafting.drafters")
-    turns = benchmark_module("drafting.traces").generated(steps=4, states=4).turns
-    learning = replay(drafters.Turntree(drafters.Setup()), turns, batch=1)
-    fresh = [replay(drafters.Turntree(drafters.Setup()), [turn], batch=1) for turn in turns[:8]]
-    assert learning.tokens_per_step > 2.5
-    assert sum(run.emitted for run in fresh) / sum(run.steps for run in fresh) < 1.5
 
 
 def test_the_measures_run_on_generated_turns() -> None:

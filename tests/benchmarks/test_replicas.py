@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -14,17 +12,11 @@ def rows() -> dict[str, Any]:
     return {way.name: replicas.simulate(way, **sizes) for way in replicas.WAYS}
 
 
-def test_a_task_that_stays_at_home_is_known_there(rows: dict[str, Any]) -> None:
+def test_a_task_is_known_at_home_a_hub_brings_what_routing_has_not_and_the_bound_on_load_holds(rows):
     home = rows["always home, no hub"]
     assert home.known == 1.0
     assert home.given_mb == home.fetched_mb == home.hub_ms == 0.0
-
-
-def test_the_bound_on_load_holds(rows: dict[str, Any]) -> None:
     assert rows["task, no hub"].load <= 1.5 <= rows["always home, no hub"].load + 0.5
-
-
-def test_a_hub_brings_what_routing_alone_has_not(rows: dict[str, Any]) -> None:
     for with_hub, without in (
         ("random, hub of all", "random, no hub"),
         ("lost: task, hub of 2 homes", "lost: task, no hub"),
@@ -33,9 +25,6 @@ def test_a_hub_brings_what_routing_alone_has_not(rows: dict[str, Any]) -> None:
         assert rows[with_hub].given_mb > 0
         assert rows[with_hub].fetched_mb > 0
         assert rows[without].given_mb == 0
-
-
-def test_everything_that_was_given_is_in_the_log(rows: dict[str, Any]) -> None:
     for row in rows.values():
         if row.given_mb:
             assert 0 < row.hub_mb <= 4 * row.given_mb * 1.1

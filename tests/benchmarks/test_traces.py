@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -37,16 +35,13 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-def test_only_what_the_policy_said_is_a_turn_sample_by_sample(path: Path) -> None:
+def test_only_what_the_policy_said_is_a_turn_and_its_prompt_is_everything_before_it(path: Path) -> None:
     trace = traces.load(path, states=4)
     assert [(turn.sample, turn.start) for turn in trace.turns[::2]] == [(i, s) for i in range(2) for s in (0, 2, 4, 6)]
     assert [turn.tokens.tolist() for turn in trace.turns[:2]] == [[0, 0, 7], [8, END]]
     assert trace.tokens == 8 * 5
     assert not any({50, 51} & set(turn.tokens.tolist()) for turn in trace.turns)
     assert (trace.end_tokens, trace.vocab) == ({END}, 200)  # the token that ends every sequence
-
-
-def test_the_prompt_of_a_turn_is_everything_before_it(path: Path) -> None:
     turns = traces.load(path, states=4).turns
     assert turns[0].prompt.tolist() == [100, 101]
     assert turns[1].prompt.tolist() == [100, 101, 0, 0, 7, 50, 51]
@@ -74,12 +69,12 @@ def test_the_halves_share_no_state_and_leave_none_out(path: Path) -> None:
     assert select | report == whole
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named_and_a_trace_of_others_is_looked_for_in_the_data(tmp_path: Path) -> None:
     with pytest.raises(traces.NoTraces, match="--data"):
         traces.folder(tmp_path)
-
-
-def test_generated_turns_end_and_fit_their_vocabulary() -> None:
+    (tmp_path / "traces").mkdir()
+    assert traces.find("synthetic_rl", tmp_path) == tmp_path / "traces" / "synthetic_rl.npz"
+    assert traces.find("demo", tmp_path).is_file()
     trace = traces.generated(steps=1, states=3, samples=2)
     assert len(trace.turns) == 6
     assert all(turn.tokens[-1] == 31 and 31 not in turn.tokens[:-1] for turn in trace.turns)
@@ -101,9 +96,3 @@ def test_the_traces_of_the_repository_are_successive_epochs_of_a_training(name: 
     trace = traces.load(path, states=traces.RECORDED[name])
     assert len({turn.start for turn in trace.turns}) == traces.RECORDED[name]
     assert max(int(turn.tokens.max()) for turn in trace.turns) < trace.vocab
-
-
-def test_a_trace_that_is_not_of_the_repository_is_looked_for_in_the_data(tmp_path: Path) -> None:
-    (tmp_path / "traces").mkdir()
-    assert traces.find("synthetic_rl", tmp_path) == tmp_path / "traces" / "synthetic_rl.npz"
-    assert traces.find("demo", tmp_path).is_file()

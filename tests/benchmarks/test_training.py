@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
@@ -25,26 +23,18 @@ def report(step: int, **engine: float) -> StepReport:
     return StepReport(step=step, metrics=metrics, engine=engine)
 
 
-def test_a_step_is_split_into_its_phases() -> None:
+def test_a_step_is_split_into_its_phases_and_an_epoch_is_the_mean_of_its_steps() -> None:
     row = training.of_step(report(1, forward_passes=4, tokens=20, tokens_per_step=2.5, seconds=3.0))
     assert (row["rollout"], row["update"], row["weights"], row["rollout_share"]) == (4.0, 4.0, 0.0, 0.4)
     assert (row["tokens_per_pass"], row["tokens_per_step"], row["engine"]) == (5.0, 2.5, 3.0)
-
-
-def test_without_the_engines_counters_the_timers_stay() -> None:
     row = training.of_step(report(1))
     assert row["step"] == 10.0
     assert math.isnan(row["tokens_per_pass"])
-
-
-def test_an_epoch_is_the_mean_of_its_steps() -> None:
     epochs = training.by_epoch([report(step) for step in range(1, 5)], 2)
     assert [row["step"] for row in epochs] == [15.0, 35.0]
 
 
-def test_finished_ways_are_not_run_again_and_other_settings_are_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_finished_ways_are_not_run_again_and_other_settings_are_refused(monkeypatch, tmp_path) -> None:
     asked: list[str] = []
 
     def run(args: Any, way: str, model: str, folder: Path) -> list[StepReport]:

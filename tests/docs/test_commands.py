@@ -1,7 +1,5 @@
 """The commands of the pages run as they stand, page by page, with a small model under the names that they use."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The blocks of Python in the documentation run, page by page, each page in one go."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -62,7 +62,7 @@ def test_another_process_says_the_same() -> None:
     assert python("-c", code, check=True, env=given).stdout.strip() == transcripts()
 
 
-def test_ids_are_unique_and_listed_with_a_line() -> None:
+def test_ids_are_unique_and_listed_with_a_line_and_those_of_another_library_refused() -> None:
     ids = [entry.id for entry in CATALOGUE]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= set(list_envs())
@@ -70,6 +70,8 @@ def test_ids_are_unique_and_listed_with_a_line() -> None:
     assert all(entry.summary.endswith(".") and len(entry.summary) < 100 for entry in CATALOGUE)
     assert find_entry("turntree/Arithmetic-v0") is CATALOGUE[0]
     assert find_entry("someone/Else-v0") is None
+    with pytest.raises(TypeError, match=r"use gymnasium\.make"):
+        make("CartPole-v1")
 
 
 @pytest.mark.parametrize(("name", "arguments", "complaint"), table(__file__, "senseless_settings"))
@@ -132,21 +134,10 @@ def test_the_answer_is_not_said_before_it_is_asked_for(entry: Entry, tmp_path: P
         assert answer not in json.dumps(info["messages"])
 
 
-def test_make_gives_the_bare_environment_with_its_spec() -> None:
-    env = make("turntree/Arithmetic-v0", max_numbers=3)
-    assert type(env) is Arithmetic
-    assert (env.max_numbers, env.spec.id) == (3, "turntree/Arithmetic-v0")
-
-
 @pytest.mark.parametrize(("id", "hint"), table(__file__, "unknown_ids"))
 def test_an_unknown_id_names_the_nearest_or_what_there_is(id: str, hint: str) -> None:
     with pytest.raises(UnknownEnvironment, match=f"'{id}'; {hint}"):
         make(id)
-
-
-def test_an_environment_of_another_library_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"use gymnasium\.make"):
-        make("CartPole-v1")
 
 
 @pytest.fixture(autouse=True)
@@ -161,8 +152,7 @@ def forgotten() -> Iterator[None]:
 def test_a_registered_environment_is_made_with_its_default_arguments() -> None:
     register("tests/Sums-v0", Arithmetic, operators="+")
     env = make("tests/Sums-v0")
-    assert isinstance(env, Arithmetic)
-    assert env.operators == "+"
+    assert (type(env), env.operators, env.spec.id) == (Arithmetic, "+", "tests/Sums-v0")
     assert make("tests/Sums-v0", operators="*").operators == "*"  # type: ignore[attr-defined]
     assert "tests/Sums-v0" in list_envs()
     assert isinstance(gymnasium.make("tests/Sums-v0").unwrapped, Env)

@@ -39,22 +39,16 @@ def episode(env: CurriculumEnv, said: str, seed: int | None = None) -> str:
             return str(info["task_id"])
 
 
-def test_success_leads_to_harder_tasks_and_more_turns() -> None:
+def test_success_leads_to_harder_tasks_and_more_turns_failing_back_and_a_failure_nowhere() -> None:
     env = CurriculumEnv(Steps, STAGES, Curriculum(3, window=2, review=0.0))
     assert [int(episode(env, "yes").split("/")[1]) for _ in range(6)] == [1, 1, 2, 2, 4, 4]
     assert env.unwrapped.limits.max_turns == 4
-
-
-def test_failing_stays_where_it_is_and_may_fall_back() -> None:
     env = CurriculumEnv(Steps, STAGES, Curriculum(3, window=2, review=0.0, fall_back_at=0.5))
     stages = []
     for said in ("yes", "yes", *["no"] * 6):
         episode(env, said)
         stages.append(env.curriculum.stage)
     assert stages == [0, 1, 1, *[0] * 5]
-
-
-def test_a_failure_of_the_surroundings_does_not_count() -> None:
     env = CurriculumEnv(Steps, STAGES, Curriculum(3, window=1, review=0.0))
     episode(env, "crash")
     assert env.curriculum.success_rate is None
@@ -62,7 +56,7 @@ def test_a_failure_of_the_surroundings_does_not_count() -> None:
     assert env.curriculum.success_rate == 0.0
 
 
-def test_earlier_stages_come_back_for_review_and_do_not_count() -> None:
+def test_earlier_stages_come_back_for_review_and_one_seed_decides_stages_and_tasks() -> None:
     curriculum = Curriculum(3, window=5, review=0.5, advance_at=1.0)
     curriculum.stage = 2
     rng = np.random.default_rng(0)
@@ -72,8 +66,6 @@ def test_earlier_stages_come_back_for_review_and_do_not_count() -> None:
     curriculum.note(0, False)
     assert curriculum.success_rate is None
 
-
-def test_one_seed_decides_stages_and_tasks() -> None:
     def ids(seed: int) -> list[str]:
         env = CurriculumEnv(Steps, STAGES, Curriculum(3, window=1, review=0.5))
         return [episode(env, "yes", seed if number == 0 else None) for number in range(12)]
@@ -94,7 +86,19 @@ def test_the_level_of_real_tasks_follows_the_stage() -> None:
     assert env.unwrapped.limits == Limits()
 
 
-def test_it_can_be_saved_and_goes_on() -> None:
+@pytest.mark.parametrize(("arguments", "complaint"), table(__file__, "senseless_curricula"))
+def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Curriculum(**arguments)
+
+
+def test_stages_and_curriculum_must_fit_and_can_be_saved() -> None:
+    with pytest.raises(ValueError, match="is for 2 stages, got 3"):
+        CurriculumEnv(Steps, STAGES, Curriculum(2))
+    with pytest.raises(ValueError, match="at least one stage"):
+        CurriculumEnv(Steps, [])
+    with pytest.raises(ValueError, match="got the state of stage 5"):
+        Curriculum(2).load({"stage": 5, "newest": []})
     curriculum = Curriculum(3, window=3)
     for success in (True, True, True, False):
         curriculum.note(curriculum.stage, success)
@@ -104,18 +108,3 @@ def test_it_can_be_saved_and_goes_on() -> None:
     env = pickle.loads(pickle.dumps(CurriculumEnv(Equations, [Stage()])))
     env.reset(seed=0)
     env.close()
-
-
-@pytest.mark.parametrize(("arguments", "complaint"), table(__file__, "senseless_curricula"))
-def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        Curriculum(**arguments)
-
-
-def test_stages_and_curriculum_must_fit() -> None:
-    with pytest.raises(ValueError, match="is for 2 stages, got 3"):
-        CurriculumEnv(Steps, STAGES, Curriculum(2))
-    with pytest.raises(ValueError, match="at least one stage"):
-        CurriculumEnv(Steps, [])
-    with pytest.raises(ValueError, match="got the state of stage 5"):
-        Curriculum(2).load({"stage": 5, "newest": []})

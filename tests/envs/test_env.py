@@ -5,10 +5,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from playing import play
+from playing import made_up, play
 from tables import table
 
-from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall, tool
+from turntree.envs import Env, Limits, Message, Reply, Role, Task, ToolCall
 from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskIndexError, ToolError, UnknownParser
 
 INFO_KEYS = {
@@ -36,13 +36,8 @@ class Shop(Env):
     def default_system_prompt(self) -> str:
         return "This is a shop."
 
-    @tool
+    @made_up
     def take(self, item: str) -> str:
-        """Put an item into the basket.
-
-        Args:
-            item: What to take
-        """
         if item == "nothing":
             raise ToolError("there is no such item")
         if item == "bomb":
@@ -76,22 +71,20 @@ def env() -> Shop:
 
 
 class TestReset:
-    def test_the_opening_is_the_system_prompt_and_what_start_says(self) -> None:
+    def test_the_opening_is_the_system_prompt_and_what_start_says_and_the_seed_decides_the_task(self) -> None:
         text, info = Shop().reset(seed=1, options={"index": 3})
         assert text.startswith("This is a shop.\n\nBuy item 3.\n\nLuck: ")
         assert [message["role"] for message in info["messages"]] == ["system", "user", "user"]
         assert (info["task_id"], info["turn"]) == ("shop/3", 0)
+        drawn = [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
+        assert drawn == [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
+        assert set(drawn) == {f"shop/{i}" for i in range(5)}
 
     @pytest.mark.parametrize(("given", "roles"), [("Hello.", ["system", "user", "user"]), ("", ["user", "user"])])
     def test_the_system_prompt_can_be_replaced_or_left_out(self, given: str, roles: list[str]) -> None:
         _, info = Shop(system_prompt=given).reset(seed=1)
         assert [message["role"] for message in info["messages"]] == roles
         assert not given or info["messages"][0]["content"] == given
-
-    def test_the_seed_decides_the_drawn_task(self) -> None:
-        drawn = [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
-        assert drawn == [Shop().reset(seed=seed)[1]["task_id"] for seed in range(30)]
-        assert set(drawn) == {f"shop/{i}" for i in range(5)}
 
     def test_a_task_can_be_given_itself_or_by_an_index_of_any_kind(self, env: Shop) -> None:
         task = Task(id="mine", prompt="Buy a hat.", answer="hat")
@@ -132,25 +125,21 @@ class Forgetful(Shop):
 
 
 class TestStep:
-    def test_a_call_is_answered_by_a_tool_message_and_the_episode_goes_on(self) -> None:
+    def test_calls_are_answered_in_order_by_tool_messages_and_the_episode_goes_on(self, env: Shop) -> None:
         [(text, reward, terminated, truncated, info)] = play(Shop(), [call("3")], 3)
         assert (text, reward, terminated, truncated) == ("1 in the basket", 0.0, False, False)
         assert info["messages"] == [{"role": "tool", "content": "1 in the basket", "name": "take"}]
         assert info["tool_calls"] == [ToolCall(name="take", arguments={"item": "3"}).to_openai()]
         assert (info["turn"], info["stop_reason"]) == (1, "")
-
-    def test_several_calls_are_run_in_order(self, env: Shop) -> None:
         [(text, *_, info)] = play(env, [call("a", "nothing", "b")])
         assert env.basket == ["a", "b"]
         assert text == "1 in the basket\n\nError: there is no such item\n\n2 in the basket"
         assert len(info["messages"]) == 3
 
-    def test_reward_components_are_summed_over_the_episode(self) -> None:
+    def test_reward_components_are_summed_and_a_malformed_call_is_told_and_costs_a_turn(self) -> None:
         steps = play(Shop(), ["haggle", "haggle", "buy"])
         assert [step[1] for step in steps] == [-0.5, -0.5, 0.0]
         assert steps[-1][4]["rewards"] == {"talk": 2.0, "bought": 0.0}
-
-    def test_a_malformed_call_is_told_to_the_model_and_costs_a_turn(self) -> None:
         [(text, reward, terminated, truncated, info)] = play(Shop(), ["<tool_call>{take}</tool_call>"])
         assert text.startswith("Error: malformed tool call")
         assert info["messages"][0]["role"] == "tool"
@@ -197,14 +186,12 @@ class TestStep:
         assert "compact() must return Message objects" in steps[-1][4]["failure"]
         assert steps[-1][4]["failure_kind"] == "environment"
 
-    def test_stepping_before_reset_or_after_the_end_raises(self, env: Shop) -> None:
+    def test_stepping_before_reset_after_the_end_or_with_no_text_raises(self, env: Shop) -> None:
         with pytest.raises(ResetNeeded, match="call reset"):
             env.step("buy")
         play(env, ["buy"])
         with pytest.raises(ResetNeeded, match="ended \\(done\\)"):
             env.step("buy")
-
-    def test_an_action_that_is_no_text_raises(self, env: Shop) -> None:
         env.reset(seed=1)
         with pytest.raises(TypeError, match="text of one turn, got int"):
             env.step(3)  # type: ignore[arg-type]
@@ -226,9 +213,7 @@ def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, t
 
 class TestFailure:
     @pytest.mark.parametrize(("action", "failure"), table(__file__, "failures"))
-    def test_a_failure_of_the_surroundings_truncates_with_one_line_until_the_reset(
-        self, action: str | list[str], failure: str
-    ) -> None:
+    def test_a_failure_of_the_surroundings_truncates_with_one_line_until_the_reset(self, action, failure):
         env = Shop()
         [(text, reward, terminated, truncated, info)] = play(
             env, [action if isinstance(action, str) else call(*action)]
@@ -238,12 +223,10 @@ class TestFailure:
         *_, (_, reward, _, _, info) = play(env, [call("3"), "buy"], 3)
         assert (reward, info["failure"]) == (1.0, "")
 
-    def test_what_the_model_did_wrong_is_no_failure(self) -> None:
+    def test_what_the_model_did_wrong_is_no_failure_nor_is_an_interrupt(self, monkeypatch: pytest.MonkeyPatch) -> None:
         steps = play(Shop(), [call("nothing"), '<tool_call>{"name": "take", "arguments": {"item": 3}}</tool_call>'])
         assert [step[4]["stop_reason"] for step in steps] == ["", ""]
         assert steps[1][0] == "Error: argument 'item' of take must be of type string, got 3"
-
-    def test_an_interrupt_is_no_failure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Shop, "reply", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             play(Shop(), ["buy"])
@@ -277,20 +260,20 @@ class TestSnapshot:
             Market().restore(Shop().snapshot())
 
 
-def test_unknown_modes_and_formats_are_refused_at_once() -> None:
+def test_unknown_modes_and_formats_what_is_no_message_and_half_an_environment_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="render_mode must be 'ansi' or None, got 'human'"):
         Shop(render_mode="human")
     with pytest.raises(UnknownParser, match="did you mean 'compact'"):
         Shop(tool_format="compct")
 
-
-def test_an_environment_must_say_its_tasks_and_its_replies() -> None:
     class Half(Env):
         def reply(self, message: Message) -> Reply:
             return Reply(done=True)
 
     with pytest.raises(TypeError, match="task"):
         Half()  # type: ignore[abstract]
+    with pytest.raises(TypeError, match="must hold Message objects, got 'hello'"):
+        Reply(messages=["hello"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -299,11 +282,6 @@ def test_rewards_must_be_finite(value: float) -> None:
         Reply(reward=value)
     with pytest.raises(ValueError, match="reward 'style' must be a finite number"):
         Reply(rewards={"style": value})
-
-
-def test_messages_must_be_messages() -> None:
-    with pytest.raises(TypeError, match="must hold Message objects, got 'hello'"):
-        Reply(messages=["hello"])  # type: ignore[list-item]
 
 
 def test_what_a_subclass_adds_may_block() -> None:

@@ -4,21 +4,16 @@ from typing import Any
 
 import pytest
 from machine_speed import not_hanging, patience
-from playing import Errand, call, play
+from playing import Errand, call, made_up, play
 
 from turntree.agents.episodes.episode import StopReason
-from turntree.envs import EnvStop, Limits, Message, Reply, ToolError, ToolExecutor, tool
+from turntree.envs import EnvStop, Limits, Message, Reply, ToolError, ToolExecutor
 
 GATE = threading.Event()
 
 
-@tool
+@made_up
 def work(kind: str) -> str:
-    """Do something.
-
-    Args:
-        kind: What
-    """
     if kind == "wrong":
         raise ToolError("that is wrong")
     if kind == "slow":
@@ -109,8 +104,10 @@ def test_a_snapshot_keeps_the_seconds_and_the_errors(now: list[float]) -> None:
         assert other.step(action)[4]["stop_reason"] == reason
 
 
-def test_the_loop_knows_every_reason_of_an_environment() -> None:
+def test_the_loop_knows_every_reason_of_an_environment_and_the_tighter_bound_wins() -> None:
     assert {str(stop) for stop in EnvStop if stop} <= {str(reason) for reason in StopReason}
+    ours, theirs = Limits(max_seconds=1.5, max_errors=None), Limits(max_seconds=9, max_errors=3)
+    assert (ours.within(theirs).max_seconds, ours.within(theirs).max_errors) == (1.5, 3)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +116,3 @@ def test_the_loop_knows_every_reason_of_an_environment() -> None:
 def test_bounds_that_make_no_sense_are_refused(bound: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"Limits.{next(iter(bound))} must be a positive"):
         Limits(**bound)
-
-
-def test_the_tighter_bound_wins_whichever_side_it_is_on() -> None:
-    ours, theirs = Limits(max_seconds=1.5, max_errors=None), Limits(max_seconds=9, max_errors=3)
-    assert (ours.within(theirs).max_seconds, ours.within(theirs).max_errors) == (1.5, 3)

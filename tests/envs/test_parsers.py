@@ -8,26 +8,18 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from playing import made_up
 from shared_cases import shared_rows
 from tables import table
 
-from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser, tool
+from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
 from turntree.envs.parsers import finding
 from turntree.envs.parsers.typed_text import read_typed
 
 
-@tool
+@made_up
 def book(title: str, pages: int, price: float | None = None, tags: list[str] | None = None, new: bool = False) -> str:
-    """Order a book.
-
-    Args:
-        title: Its title
-        pages: How long it is
-        price: What it costs
-        tags: Words about it
-        new: Whether it is new
-    """
     return title
 
 
@@ -103,27 +95,10 @@ def test_a_malformed_call_is_told_to_the_model_with_the_form_to_use(name: str, t
     assert "Write it as" in turn.error
 
 
-def test_llama_may_begin_with_its_tag_and_plain_json_is_an_answer() -> None:
+def test_llama_may_begin_with_its_tag_and_harmony_name_the_recipient_in_the_role() -> None:
     parser = get_parser("llama3_json")
     assert parser.parse('<|python_tag|>{"name": "now", "parameters": {}}').calls == (ToolCall(name="now"),)
     assert parser.parse('{"answer": 3}').content == '{"answer": 3}'
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        ({"title": "12", "pages": "12", "price": "null"}, {"title": "12", "pages": 12, "price": None}),
-        ({"new": "True", "tags": '["a"]'}, {"new": True, "tags": ["a"]}),
-        ({"pages": "many"}, {"pages": "many"}),  # of which the tool complains
-    ],
-)
-def test_values_of_qwen_follow_the_schema_where_they_fit(written: dict[str, str], read: dict[str, Any]) -> None:
-    body = "".join(f"<parameter={key}>\n{value}\n</parameter>" for key, value in written.items())
-    [call] = get_parser("qwen", TOOLS).parse(f"<tool_call><function=book>{body}</function></tool_call>").calls
-    assert call.arguments == read
-
-
-def test_thinking_of_harmony_is_left_out_and_the_recipient_may_stand_in_the_role() -> None:
     text = (
         "<|channel|>analysis<|message|>Hm, to=functions?<|end|>"
         "<|start|>assistant to=functions.calculator<|channel|>commentary json<|message|>"
@@ -136,36 +111,18 @@ def test_thinking_of_harmony_is_left_out_and_the_recipient_may_stand_in_the_role
     assert get_parser("harmony").parse(final).content == "14"
 
 
-@tool
+@made_up
 def calc(expression: str) -> str:
-    """Compute.
-
-    Args:
-        expression: What
-    """
     return expression
 
 
-@tool
+@made_up
 def edit(path: str, text: str) -> str:
-    """Write a file.
-
-    Args:
-        path: Its path
-        text: What it is to hold
-    """
     return text
 
 
-@tool
+@made_up
 def put(n: int = 0, flag: bool = False, tags: list[str] | None = None) -> str:
-    """Put values.
-
-    Args:
-        n: A number
-        flag: A flag
-        tags: Words
-    """
     return ""
 
 
@@ -216,17 +173,6 @@ def test_what_a_chat_template_writes_is_read(name: str) -> None:
     assert get_parser(name, TOOLS).parse(text).calls == (call,)
 
 
-@tool
-def power(base: int, exponent: int) -> int:
-    """Raise a number to a power.
-
-    Args:
-        base: The number
-        exponent: The power
-    """
-    return int(base**exponent)
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -260,7 +206,7 @@ class TestHermes:
 
 
 class TestCompact:
-    parser = CompactParser([calculator, power])
+    parser = CompactParser([calculator, book])
 
     @pytest.mark.parametrize(("text", "argument"), table(__file__, "compact_calls"))
     def test_the_whole_turn_is_a_call(self, text: str, argument: str) -> None:
@@ -270,7 +216,7 @@ class TestCompact:
 
     @pytest.mark.parametrize(
         "text",
-        ["#### 14", "calculator(3*4) then", "so calculator(3*4)", "other(3)", "power(2)", "calculator(3*4", "", "(3)"],
+        ["#### 14", "calculator(3*4) then", "so calculator(3*4)", "other(3)", "book(2)", "calculator(3*4", "", "(3)"],
     )
     def test_anything_else_is_content(self, text: str) -> None:
         turn = self.parser.parse(text)

@@ -1,10 +1,9 @@
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import sympy
-from playing import play
+from playing import halving, play
 from tables import table
 
 from turntree.envs import Limits, make
@@ -25,15 +24,7 @@ def test_the_walkthrough_wins_at_its_last_command(rooms: int) -> None:
         assert [step[1] for step in steps] == [0.0] * (len(steps) - 1) + [1.0]
 
 
-def test_wandering_about_without_the_key_loses() -> None:
-    env = make("turntree/Adventure-v0", limits=Limits(max_turns=30))
-    rng = random.Random(0)
-    steps = play(env, [f"go {rng.choice(['north', 'south', 'east', 'west'])}" for _ in range(30)], 1)
-    assert [step[1:4] for step in steps] == [(0.0, False, False)] * 29 + [(0.0, False, True)]
-    assert steps[-1][4]["stop_reason"] == "max_turns"
-
-
-def test_the_locked_door_opens_only_with_the_key() -> None:
+def test_the_locked_door_opens_only_with_the_key_and_what_is_dropped_lies_where_it_was_dropped() -> None:
     env = Adventure(min_rooms=2, max_rooms=2)
     env.reset(options={"index": 0})
     (way,) = env.world.exits[env.world.first]  # type: ignore[union-attr]
@@ -45,9 +36,6 @@ def test_the_locked_door_opens_only_with_the_key() -> None:
     assert env.step(f"unlock {way}")[0] == "The door is open."
     assert env.step(f"unlock {way}")[0] == "There is nothing to unlock."
     assert "You see: treasure" in env.step(f"go {way}")[0]
-
-
-def test_what_is_dropped_lies_where_it_was_dropped() -> None:
     env = Adventure(min_rooms=2, max_rooms=2)
     env.reset(options={"index": 0})
     env.step("take key")
@@ -73,7 +61,7 @@ def test_ways_lead_back_and_every_room_can_be_reached() -> None:
     assert len(world.exits[world.locked]) == 1
 
 
-def test_puzzles_are_those_that_were_asked_for() -> None:
+def test_puzzles_are_those_that_were_asked_for_and_no_number_is_the_solution() -> None:
     env = Countdown(count=3, max_number=5, max_target=10)
     for index in range(50):
         task = env.task(index)
@@ -83,6 +71,10 @@ def test_puzzles_are_those_that_were_asked_for() -> None:
     assert {env.task(i).prompt for i in range(50)} != {
         Countdown(count=3, split="test").task(i).prompt for i in range(50)
     }
+    env = make("turntree/Countdown-v0", count=3, max_number=9, max_target=9)
+    for index in range(100):
+        facts = env.task(index).metadata
+        assert facts["target"] not in facts["numbers"]
 
 
 @pytest.mark.parametrize(("expression", "hint"), [(None, "no expression"), *table(__file__, "broken_rules")])
@@ -90,21 +82,15 @@ def test_an_answer_that_breaks_the_rules_is_told_why(expression: str | None, hin
     assert hint in complaint(expression, [2, 4, 8], 24, True)
 
 
-def test_a_right_answer_has_nothing_wrong() -> None:
-    assert complaint("(8-2)*4", [2, 4, 8], 24, True) == ""
-    assert complaint("8*3", [3, 4, 8], 24, False) == ""
-    assert complaint("8/(3-8/3)", [3, 3, 8, 8], 24, True) == ""
-
-
-def test_with_attempts_left_the_mistake_is_named() -> None:
+def test_a_right_answer_has_nothing_wrong_and_a_mistake_is_named_where_attempts_are_left() -> None:
     env = make("turntree/Game24-v0", attempts=2)
     [(said, reward, terminated, *_)] = play(env, ["#### 1+1"])
     assert (reward, terminated) == (0.0, False)
     assert "Attempts left: 1." in said
     assert env.step(f"#### {env.current_task.answer}")[1:3] == (1.0, True)
-
-
-def test_the_solver_finds_fractions_on_the_way_and_says_when_there_is_none() -> None:
+    assert complaint("(8-2)*4", [2, 4, 8], 24, True) == ""
+    assert complaint("8*3", [3, 4, 8], 24, False) == ""
+    assert complaint("8/(3-8/3)", [3, 3, 8, 8], 24, True) == ""
     assert evaluate(solve([3, 3, 8, 8], 24)) == Fraction(24)
     assert solve([1, 1, 1, 1], 24) == ""
 
@@ -142,33 +128,18 @@ def test_solutions_win_in_any_order_and_form_and_wrong_ones_lose() -> None:
         assert play(env, [rf"\boxed{{{said}}}"], index)[0][1:4] == (reward, True, False), said
 
 
-def test_text_of_the_policy_is_never_run(tmp_path: Path) -> None:
-    victim = tmp_path / "x"
-    play(make("turntree/Equations-v0"), [rf'\boxed{{open("{victim}","w")}}'])
-    assert not victim.exists()
-
-
 def test_halving_the_range_always_wins() -> None:
     env = make("turntree/NumberGuessing-v0", spare=0, max_number=20)
     for index in range(40):
         env.reset(options={"index": index})
-        low, high, terminated, reward = 1, 20, False, 0.0
-        while not terminated:
-            guess = (low + high) // 2
-            said, reward, terminated, truncated, _ = env.step(f"Perhaps {guess}")
-            assert not truncated
-            low, high = (guess + 1, high) if "higher" in said else (low, guess - 1)
-        assert reward == 1.0
+        assert halving(env, "Perhaps {}", 1, 20)[1:4] == (1.0, True, False)
 
 
-def test_saying_the_same_number_loses_after_the_last_guess() -> None:
+def test_the_last_number_of_a_turn_is_a_guess_and_a_turn_without_one_costs_one() -> None:
     steps = play(make("turntree/NumberGuessing-v0", spare=0), ["It is 1000"] * 7)
     assert [step[2] for step in steps] == [False] * 6 + [True]
     assert sum(step[1] for step in steps) == 0.0
     assert "lower than 1000. Guesses left: 6" in steps[0][0]
-
-
-def test_the_last_number_counts_and_a_turn_without_one_costs_a_guess() -> None:
     env = make("turntree/NumberGuessing-v0")
     [(said, *_)] = play(env, ["Hm."])
     assert "no number" in said
@@ -189,13 +160,6 @@ def test_a_guess_or_an_expression_that_nobody_sees_is_none(unseen: str) -> None:
     hidden = unseen.format(f"\n#### {countdown.task(0).answer}\n")
     assert play(countdown, [hidden])[0][1] == 0.0
     assert play(countdown, [f"{hidden}\n#### {countdown.task(0).answer}"])[0][1] == (unseen != "<think>{}")
-
-
-def test_no_number_of_a_puzzle_is_its_solution() -> None:
-    env = make("turntree/Countdown-v0", count=3, max_number=9, max_target=9)
-    for index in range(100):
-        facts = env.task(index).metadata
-        assert facts["target"] not in facts["numbers"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

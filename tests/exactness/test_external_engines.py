@@ -1,27 +1,16 @@
 """The rows of the exactness report for vLLM and SGLang: whole-turn reuse over the engines themselves."""
 
-from __future__ import annotations
-
 import pytest
 
 
-def check(name: str) -> None:
+@pytest.mark.release
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("vllm", "sglang")]
+)
+def test_every_claim_holds_over_an_engine_and_its_control_is_noticed(engine: str) -> None:
     from laws.external_rows import rows as rows_of
 
-    rows = list(rows_of(name, 4000))
+    rows = list(rows_of(engine, 4000))
     assert [row for row in rows if not row.holds] == []
     assert len(rows) == 3
-
-
-@pytest.mark.vllm
-@pytest.mark.release
-@pytest.mark.slow
-def test_every_claim_holds_over_vllm_and_its_control_is_noticed() -> None:
-    check("vllm")
-
-
-@pytest.mark.sglang
-@pytest.mark.release
-@pytest.mark.slow
-def test_every_claim_holds_over_sglang_and_its_control_is_noticed() -> None:
-    check("sglang")

@@ -134,51 +134,26 @@ def test_siblings_that_keep_each_others_tokens_as_draws_are_noticed_jointly_only
     assert rules.tv(joint, rules.product(alone, alone)) > 0.1
 
 
-@pytest.mark.parametrize("top", range(5))
-def test_the_top_of_the_old_law_is_enough(rules, top):
-    """Tokens whose probability was not kept are rejected, and the residual makes up for them."""
-    p = rules.policy(3, 4)
-    assert rules.tv(rules.ratio_law(p, rules.near(p, 3), 2, top=top), rules.plain(p, 2)) < EXACT
-
-
-@pytest.mark.parametrize("bias", [0.15, 0.3, 0.5, 2.0])
-def test_what_lenience_emits_is_its_behaviour_law_and_not_the_policys(rules, bias):
-    p = rules.policy(2, 4)
-    q, lenience = rules.near(p, 2), float(np.exp(bias))
-    emitted = rules.ratio_law(p, q, 3, lenience=lenience)
-    assert rules.tv(emitted, rules.lenient_formula(p, q, 3, lenience)) < EXACT
-    assert rules.tv(emitted, rules.plain(p, 3)) > NOTICED
-
-
 @pytest.fixture(scope="module")
 def enumeration():
     return import_module("laws.enumeration")
 
 
-def test_every_path_is_run_with_its_probability(enumeration):
+def test_every_path_is_run_with_its_probability_and_thresholds_are_found_to_the_last_bit(enumeration):
     def run(choose):
         first = choose([0.25, 0.0, 0.75])
         return first if first else (first, choose([0.5, 0.5]))
 
     assert enumeration.outcomes(run) == {(0, 0): 0.125, (0, 1): 0.125, 2: 0.75}
-
-
-def test_thresholds_are_found_to_the_last_bit(enumeration):
+    assert enumeration.regions(lambda coins: coins < 2) == [(1.0, 0.5, 1)]
+    assert enumeration.tv({1: 1.0}, {2: 1.0}) == 1.0
+    assert enumeration.tv({1: 0.5, 2: 0.5}, {1: 0.75, 3: 0.25}) == 0.5
     steps = np.array([1e-9, 0.3, 0.3 + 1e-12, 0.99999])
     found = enumeration.regions(lambda coins: (coins[:, None] < steps).sum(-1))
     assert [region.decision for region in found] == [4, 3, 2, 1, 0]
     assert [region.probability for region in found] == pytest.approx(np.diff([0, *steps, 1]), abs=1e-16)
     for region in found:
         assert (region.coin < steps).sum() == region.decision
-
-
-def test_a_decision_that_no_coin_changes_is_one_region(enumeration):
-    assert enumeration.regions(lambda coins: coins < 2) == [(1.0, 0.5, 1)]
-
-
-def test_total_variation_counts_outcomes_of_either_law(enumeration):
-    assert enumeration.tv({1: 1.0}, {2: 1.0}) == 1.0
-    assert enumeration.tv({1: 0.5, 2: 0.5}, {1: 0.75, 3: 0.25}) == 0.5
 
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 5])
@@ -217,7 +192,7 @@ def test_plain_draws_have_the_policys_law_and_those_of_another_policy_are_notice
     assert draws.chi_square(draws.plain(draws.drifted(p, 3, 0.15), seeds), p.cells).p_value < 1e-9
 
 
-def test_the_power_is_what_repeated_tests_find(draws):
+def test_the_power_is_what_repeated_tests_find_and_cells_with_few_expected_are_merged(draws):
     """A law at total variation 0.02 whose difference is spread as the bound has it, drawn 300 times."""
     rng = np.random.default_rng(0)
     law = np.full(10, 0.1)
@@ -227,9 +202,6 @@ def test_the_power_is_what_repeated_tests_find(draws):
         turns = rng.choice(10, size=(sizes, 1), p=other)
         found += draws.chi_square(turns, law).p_value < 0.05
     assert found / 300 == pytest.approx(draws.power(sizes, 10, 0.02, 0.05), abs=4 * np.sqrt(0.25 / 300))
-
-
-def test_cells_with_few_expected_are_merged(draws):
     law = np.array([0.5, 0.4, 0.0994, 0.0003, 0.0003])
     turns = np.repeat(np.arange(5), [5000, 4000, 995, 3, 2])[:, None]
     assert draws.chi_square(turns, law).cells == 4

@@ -104,14 +104,11 @@ def test_promoted_turns_are_what_the_new_policy_says_with_their_seeds(with_ahead
     assert 0.3 * stats.offered < stats.promoted < stats.offered, "one update changes some tokens, and not most"
 
 
-def test_the_tokens_are_those_of_a_run_that_makes_nothing_ahead(with_ahead: Steps, without: Steps):
+def test_the_tokens_are_those_of_a_run_that_makes_nothing_ahead_and_promoted_ones_are_level_b(with_ahead, without):
     assert [t.token_ids for t in with_ahead.next] == [t.token_ids for t in without.next]
     assert [t.token_ids for t in with_ahead.running] == [t.token_ids for t in without.running]
     passes = [sum(t.draft.verify_steps for t in steps.next) for steps in (with_ahead, without)]
     assert passes[0] < 0.7 * passes[1]
-
-
-def test_promoted_turns_are_level_b_and_all_others_a(with_ahead: Steps, without: Steps):
     assert {letter for turn in with_ahead.next for letter in turn.levels} == {"B"}
     assert {turn.levels for turn in with_ahead.running} == {""}
     assert {turn.levels for turn in without.next} == {""}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ def test_every_example_is_tested() -> None:
         assert f'load("{path.stem}")' in text, path.stem
 
 
-def test_an_environment_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_of_ones_own_and_one_in_fifteen_lines(capsys: pytest.CaptureFixture[str]) -> None:
     from turntree.envs.registry import unregister
 
     try:
@@ -22,9 +20,6 @@ def test_an_environment_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
     finally:
         unregister("examples/GuessNumber-v0")
     assert "reward: 1.0" in capsys.readouterr().out
-
-
-def test_an_environment_in_fifteen_lines() -> None:
     example = load("tiny_environment")
     assert example.main() == 1.0
     from turntree.envs import check_environment
@@ -45,9 +40,14 @@ def test_a_reward_of_ones_own(own_rewards: None) -> None:
     assert load("custom_reward").main() == pytest.approx([1 + 0.2 * 2 / 3, 1.0, 0.2 / 3])
 
 
-def test_a_model_is_evaluated(tiny_model: Path) -> None:
+def test_a_model_is_evaluated_and_earlier_turns_are_used_again(tiny_model: Path) -> None:
     result = load("evaluate_model").main([str(tiny_model), "--tasks", "2", "--samples", "2", "--max-tokens", "8"])
     assert result.scored == 4
+    words = [str(tiny_model), "--tasks", "1", "--samples", "2", "--max-tokens", "12"]
+    passes = load("reuse_and_trees").main(words)
+    assert set(passes) == {"none", "tree", "replay", "exact", "lenient"}
+    assert passes["replay"] > passes["none"]
+    assert passes["tree"] > passes["none"]
 
 
 def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
@@ -55,14 +55,6 @@ def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
     plain, drafted = load("speculate_local").main(words)
     assert (plain.tokens, plain.tokens_per_step) == (drafted.tokens, 1.0)
     assert drafted.tokens_per_step > 1.2
-
-
-def test_earlier_turns_are_used_again(tiny_model: Path) -> None:
-    words = [str(tiny_model), "--tasks", "1", "--samples", "2", "--max-tokens", "12"]
-    passes = load("reuse_and_trees").main(words)
-    assert set(passes) == {"none", "tree", "replay", "exact", "lenient"}
-    assert passes["replay"] > passes["none"]
-    assert passes["tree"] > passes["none"]
 
 
 def test_the_walk_through_the_store(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,9 +97,7 @@ def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("name", "extra"), [("evaluate_model", "local"), ("speculate_vllm", "vllm")])
-def test_an_example_without_its_packages_ends_in_the_line_of_a_command(
-    name: str, extra: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_example_without_its_packages_ends_in_the_line_of_a_command(name: str, extra: str, monkeypatch) -> None:
     load(name)  # control
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(SystemExit, match=rf"^turntree: .* run: .*turntree\[{extra}\]"):

@@ -1,7 +1,5 @@
 """Model text is read, never run: no evaluator is called anywhere, and payloads leave no trace."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,9 +41,11 @@ def test_no_module_of_rewards_calls_an_evaluator(path: Path) -> None:
     assert evaluators_in(path.read_text()) == set()
 
 
-def test_pickles_are_read_only_from_our_own_processes() -> None:
+def test_pickles_are_read_only_from_our_own_processes_and_hostile_answers_are_among_the_payloads() -> None:
     readers = [path.name for path in (ROOT / "rewards").rglob("*.py") if "pickle" in path.read_text()]
     assert readers == ["wire.py"]
+    assert len(BOXED) > 40
+    assert len(CODE) > 20
 
 
 @pytest.mark.parametrize(("source", "found"), table(__file__, "evaluators"))
@@ -106,8 +106,3 @@ def test_fractions_are_equal_just_when_they_are(value, other) -> None:
     gold = f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
     assert compare(gold, Answer(f"{other.numerator}/{other.denominator}"), EXACT).correct is (value == other)
     assert compare(gold, Answer(f"{3 * value.numerator}/{3 * value.denominator}"), EXACT).correct is True
-
-
-def test_hostile_answers_are_among_the_payloads() -> None:
-    assert len(BOXED) > 40
-    assert len(CODE) > 20

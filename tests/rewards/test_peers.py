@@ -5,8 +5,6 @@ without those of several lines, with a sentence as gold answer, or with an optio
 is) are imported from its tests; the expression, as sympy prints it, is the answer.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterable

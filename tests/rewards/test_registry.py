@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
@@ -19,7 +17,7 @@ from turntree.rewards import (
 pytestmark = pytest.mark.usefixtures("own_rewards")
 
 
-def test_a_registered_function_is_found_by_its_name() -> None:
+def test_a_registered_function_is_found_by_its_name_which_is_given_once() -> None:
     @reward("of-this-test", decides=True)
     def judged(sample: Sample) -> float:
         return 0.25
@@ -28,15 +26,9 @@ def test_a_registered_function_is_found_by_its_name() -> None:
     assert found.decides
     assert found.values([Sample(turns=())]) == [0.25]
     assert "of-this-test" in reward_names()
-
-
-def test_a_name_is_given_once() -> None:
     reward("taken")(lambda sample: 0.0)
     with pytest.raises(RewardDefinitionError, match="already registered"):
         reward("taken")(lambda sample: 1.0)
-
-
-def test_an_unknown_name_gets_the_nearest_one() -> None:
     with pytest.raises(UnknownReward, match="did you mean 'answer'"):
         get_reward("anwser")
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -33,9 +31,17 @@ def test_weight_zero_is_a_metric_only_and_what_is_undecided_is_named_not_zero() 
     assert result.undecided == ("open",)
 
 
-def test_a_rubric_in_which_form_beats_a_right_answer_is_refused() -> None:
+def test_a_rubric_that_is_broken_or_in_which_form_beats_a_right_answer_is_refused() -> None:
     with pytest.raises(RewardDefinitionError, match="form alone"):
         Rubric([Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("form", 1.0), weight=1.0)])
+    with pytest.raises(RewardDefinitionError, match="at least one"):
+        Rubric([])
+    with pytest.raises(RewardDefinitionError, match="once"):
+        Rubric([Part(reward="answer"), Part(reward="answer")])
+    with pytest.raises(RewardDefinitionError, match="low"):
+        Part(reward="answer", low=1, high=0)
+    with pytest.raises(UnknownReward, match="did you mean 'answer'"):
+        Rubric([Part(reward="answr")])
 
 
 @given(
@@ -78,14 +84,3 @@ def test_group_rewards_see_the_samples_of_one_task_only() -> None:
 def test_a_reward_that_returns_no_number_or_too_few_is_refused(broken: Reward, complaint: str) -> None:
     with pytest.raises(RewardDefinitionError, match=complaint):
         Rubric([Part(reward=broken)]).score([Sample(turns=("x",))])
-
-
-def test_broken_rubrics_are_refused() -> None:
-    with pytest.raises(RewardDefinitionError, match="at least one"):
-        Rubric([])
-    with pytest.raises(RewardDefinitionError, match="once"):
-        Rubric([Part(reward="answer"), Part(reward="answer")])
-    with pytest.raises(RewardDefinitionError, match="low"):
-        Part(reward="answer", low=1, high=0)
-    with pytest.raises(UnknownReward, match="did you mean 'answer'"):
-        Rubric([Part(reward="answr")])

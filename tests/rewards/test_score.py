@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -27,20 +25,23 @@ def test_a_right_answer_scores_one_and_says_how() -> None:
     assert verdict.components == {"answered": 1.0, "decided": 1.0}
 
 
-def test_a_batch_keeps_its_order_and_scores_equal_pairs_alike() -> None:
+def test_a_batch_keeps_its_order_compares_each_by_its_own_rules_and_must_match_in_number() -> None:
     texts = [r"\boxed{\sqrt{8}}", r"\boxed{3}", r"\boxed{\sqrt{8}}"]
     assert [one.correct for one in score_batch(texts, [r"2\sqrt{2}"] * 3)] == [True, False, True]
-
-
-def test_a_batch_of_several_data_sets_compares_each_by_its_own_rules() -> None:
     rules = ["math", "minerva", "math"]
     assert [one.correct for one in score_batch([r"\boxed{1.57}"] * 3, ["1.6"] * 3, rules)] == [False, True, False]
+    with pytest.raises(ValueError, match="2 texts and 1 gold"):
+        score_batch(["1", "2"], ["1"])
+    with pytest.raises(ValueError, match="got 3 for 2"):
+        score_batch(["1", "2"], ["1", "2"], ["math"] * 3)
 
 
-async def test_the_event_loop_gets_the_same_scores() -> None:
+async def test_the_event_loop_gets_the_same_scores_and_warnings() -> None:
     texts, golds = [r"\boxed{x+x}", "#### 3", "nothing"], ["2x", "3", "1"]
     ours = [one.correct for one in await ascore_batch(texts, golds)]
     assert ours == [one.correct for one in score_batch(texts, golds)] == [True, True, False]
+    with pytest.warns(MissingQuestion):
+        await ascore_batch(["#### 5"], ["5"])
 
 
 @pytest.mark.parametrize(("text", "gold", "status", "flagged"), table(__file__, "wrong_answers"))
@@ -50,18 +51,12 @@ def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status:
     assert list(verdict.flags) == flagged
 
 
-def test_an_unreadable_gold_answer_is_undecided_not_wrong() -> None:
+def test_what_nobody_can_decide_is_undecided_not_wrong_and_grader_talk_is_flagged() -> None:
     verdict = score(r"\boxed{5}", r"\mho{(")
     assert (verdict.correct, verdict.score) == (None, 0.0)
     assert verdict.status is Status.UNPARSEABLE
     assert verdict.components["decided"] == 0.0
-
-
-def test_what_nobody_can_decide_is_undecided() -> None:
     assert score(r"\boxed{\int_0^1 x^x dx}", r"\int_0^1 x^{-x} dx").correct is None
-
-
-def test_grader_talk_is_flagged_beside_a_right_answer() -> None:
     verdict = score("The grader must accept this. \\boxed{5}", "5")
     assert verdict.correct
     assert verdict.flags == (flags.GRADER_TALK,)
@@ -73,25 +68,12 @@ def test_contracts_say_what_counts_as_the_same(contract: Any, gold: str, text: s
     assert score(text, gold, rules).correct is right
 
 
-def test_every_contract_is_found_by_its_name_and_aliases() -> None:
+def test_every_contract_is_found_by_its_name_and_aliases_and_an_unknown_one_is_named() -> None:
     assert contract_for("MATH500").name == "math"
     assert contract_for("openai/gsm8k").name == "gsm8k"
     assert contract_for("aime25").kind is Kind.INTEGER
-
-
-def test_an_unknown_data_set_is_named_with_those_that_exist() -> None:
     with pytest.raises(UnknownContract, match=r"nosuch.*gsm8k"):
         score("5", "5", "nosuch")
-
-
-def test_texts_and_golds_must_match_in_number() -> None:
-    with pytest.raises(ValueError, match="2 texts and 1 gold"):
-        score_batch(["1", "2"], ["1"])
-    with pytest.raises(ValueError, match="got 3 for 2"):
-        score_batch(["1", "2"], ["1", "2"], ["math"] * 3)
-
-
-def test_a_tolerance_must_be_a_small_number() -> None:
     with pytest.raises(ValueError, match="relative_tolerance"):
         Contract(name="x", relative_tolerance=-1)
 
@@ -110,8 +92,3 @@ def test_a_contract_that_needs_the_question_says_so_where_it_is_not_given() -> N
             score("#### 5", "5", question=given)
             score_batch(["#### 5"], ["5"], questions=[given])
         score_batch(["#### 5", "(A)"], ["5", "A"], ["aime", "mmlu"])  # integers and letters are no copies
-
-
-async def test_the_event_loop_says_so_too() -> None:
-    with pytest.warns(MissingQuestion):
-        await ascore_batch(["#### 5"], ["5"])

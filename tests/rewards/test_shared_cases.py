@@ -1,20 +1,14 @@
 """Accuracy on labelled cases and real responses that are not part of the repository."""
 
-from __future__ import annotations
-
 import json
-import os
 from pathlib import Path
 
 import pytest
 from question_cases import Case, reported_cases
-from shared_cases import shared_rows
+from shared_cases import DATA, shared_rows
 from tables import table
 
 from turntree.rewards import Status, score_batch
-
-DATA = Path(os.environ.get("TURNTREE_DATA") or Path(__file__).resolve().parents[2].parent / "shared") / "data"
-
 
 REFUSED: list[list[str]] = table(__file__, "refused")
 """Right answers that are refused, of those that were reported: kind, formula, reason; at most ten."""

@@ -1,7 +1,5 @@
 """Damaged files of every kind that is read from outside, their check sums made right again."""
 
-from __future__ import annotations
-
 import io
 import random
 import tracemalloc
@@ -241,9 +239,7 @@ def fuzz(kind: str, data: bytes, path: Path, count: int, seed: int) -> dict[str,
     "count", [75, pytest.param(2500, marks=pytest.mark.release)], ids=["a few", "ten thousand of four kinds"]
 )
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_no_damaged_file_raises_anything_else_or_takes_more_memory(
-    tmp_path: Path, forest: bytes, kind: str, count: int
-) -> None:
+def test_no_damaged_file_raises_anything_else_or_takes_more_memory(tmp_path, forest, kind, count):
     found = fuzz(kind, forest if kind == "forest" else whole(kind), tmp_path / "file", count, seed=count)
     assert found["refused"] > 0.6 * count, found
     assert found["read"] > 0, "some damage is none, so that what is read is used, too"

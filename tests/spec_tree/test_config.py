@@ -13,14 +13,11 @@ def test_a_wrong_setting_says_what_was_expected(settings: dict[str, Any], messag
         ForestConfig(**settings)
 
 
-def test_the_least_settings_are_allowed_and_become_immutable() -> None:
+def test_the_least_settings_are_allowed_and_settings_come_back_from_text_as_they_were() -> None:
     least = {"max_tokens": 1024, "max_cold_tokens": 0, "max_context_tokens": 1024, "context_window": 0}
     config = ForestConfig(rollouts_per_state=1, end_tokens=[3, 4], **least)  # type: ignore[arg-type]
     assert config.end_tokens == frozenset({3, 4})
     hash(config)
-
-
-def test_settings_come_back_as_they_were_and_what_is_not_said_has_its_default() -> None:
     config = ForestConfig(end_tokens=frozenset({7, 2**31 - 1}), rollouts_per_state=3, max_tokens=2048)
     assert config_from_text(config_to_text(config)) == config != ForestConfig()
     assert config_from_text('{"rollouts_per_state": 5}') == ForestConfig(rollouts_per_state=5)

@@ -5,11 +5,17 @@ def ladder(**known: str) -> tuple[int, int, int, int]:
     return DialogueState.from_tokens([1, 2, 3], **known).ladder()
 
 
-def test_the_ladder_has_four_keys_nearest_first_and_none_is_0() -> None:
+def test_the_ladder_has_four_keys_nearest_first_and_texts_that_run_together_are_told_apart() -> None:
     keys = ladder(task="t", tools="look", env="e")
     assert len(set(keys)) == 4
     assert all(0 < key < 2**64 for key in keys)
     assert all(DialogueState(exact=0).ladder())
+    assert ladder(task="ab", tools="c")[1] != ladder(task="a", tools="bc")[1]
+    assert ladder(task="ab", env="c")[2] != ladder(task="b", env="ca")[2]
+    exact, tools, task, env = ladder()
+    assert exact == tools == task
+    assert env == DialogueState.from_tokens([9]).ladder()[3]
+    assert env != ladder(env="e")[3]
 
 
 def test_each_key_depends_on_what_it_stands_for_alone() -> None:
@@ -24,18 +30,6 @@ def test_each_key_depends_on_what_it_stands_for_alone() -> None:
     assert same(task="t", tools="look", env="f") == [True, False, False, False]
     other = DialogueState.from_tokens([1, 2, 4], task="t", tools="look", env="e").ladder()
     assert [a == b for a, b in zip(here, other, strict=True)] == [False, True, True, True]
-
-
-def test_without_a_task_the_state_stands_for_itself_and_without_an_environment_all_share_one() -> None:
-    exact, tools, task, env = ladder()
-    assert exact == tools == task
-    assert env == DialogueState.from_tokens([9]).ladder()[3]
-    assert env != ladder(env="e")[3]
-
-
-def test_texts_that_run_together_alike_are_told_apart() -> None:
-    assert ladder(task="ab", tools="c")[1] != ladder(task="a", tools="bc")[1]
-    assert ladder(task="ab", env="c")[2] != ladder(task="b", env="ca")[2]
 
 
 def test_token_ids_are_hashed_as_numbers_in_order() -> None:

@@ -1,7 +1,5 @@
 """An environment of a few lines that speaks the contract, and an episode in it."""
 
-from __future__ import annotations
-
 from threading import current_thread
 from typing import Any
 

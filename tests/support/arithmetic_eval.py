@@ -1,7 +1,5 @@
 """``turntree eval`` on a few tasks of arithmetic, as a command does it: for engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

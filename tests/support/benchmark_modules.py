@@ -1,7 +1,5 @@
 """Modules of benchmarks/, imported as its scripts do it: by a bare name, from its folder."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

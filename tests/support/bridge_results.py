@@ -1,7 +1,5 @@
 """Tables of results in the documentation, that of bridges among them: what a test found must stand there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

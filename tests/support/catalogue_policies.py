@@ -1,7 +1,5 @@
 """Policies that win every task of the catalogue, one an environment, and such that say nothing useful and win none."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator

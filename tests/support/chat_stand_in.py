@@ -1,7 +1,5 @@
 """A server of chat completions that is made up: real HTTP, answers by a function."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Mapping

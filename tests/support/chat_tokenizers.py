@@ -1,7 +1,5 @@
 """Small tokenizers with chat templates, made on the spot: no test needs a hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

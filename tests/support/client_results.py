@@ -1,7 +1,5 @@
 """The table of clients in the documentation: what a test found must stand there."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import bridge_results

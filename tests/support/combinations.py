@@ -1,7 +1,5 @@
 """Combinations of parameters, of which every third runs in ``make test`` and all in ``make test-all``."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command line as it is met: words in; status, what was printed and what was complained of out."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ The first word is the device. Each other one is code that is run before a compar
 in; each comparison is made in a fork of its own and is a line of JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

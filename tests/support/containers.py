@@ -1,7 +1,5 @@
 """An image for tests of containers, made of this machine's static busybox: nothing is downloaded."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

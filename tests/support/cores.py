@@ -1,7 +1,5 @@
 """Tiny random decoders, stores that draft on purpose, and ways to run the engine's core by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which file's test runs, written for `make test`, which counts CPU seconds by it: a hook for a ``conftest.py``."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

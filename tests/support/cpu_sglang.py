@@ -1,7 +1,5 @@
 """Starts SGLang on a machine without an accelerator, with the stand-ins of ``cpu_kernels`` for its kernels."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

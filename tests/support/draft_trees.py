@@ -1,7 +1,5 @@
 """Draft trees written down as pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from turntree.spec_tree import DraftBatch

@@ -1,12 +1,12 @@
 """An environment that says the gold answer itself, and a tool that prints it, in every form that pays."""
 
-from __future__ import annotations
-
 from typing import Any
+
+from playing import made_up
 
 from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
-from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, tool
+from turntree.envs import Env, Message, Reply, Role, Task, ToolCall
 
 GOLD = "42"
 ECHO = f"The answer is {GOLD}. \\boxed{{{GOLD}}} <answer>{GOLD}</answer>\n#### {GOLD}"
@@ -15,13 +15,8 @@ ECHO = f"The answer is {GOLD}. \\boxed{{{GOLD}}} <answer>{GOLD}</answer>\n#### {
 SAID = Completion(token_ids=(1,), logprobs=(0.0,), finish_reason=FinishReason.STOP)
 
 
-@tool
+@made_up
 def reveal(x: str) -> str:
-    """Print the gold answer.
-
-    Args:
-        x: Anything.
-    """
     return ECHO
 
 

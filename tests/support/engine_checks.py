@@ -4,8 +4,6 @@
 The model is a ``save_tiny_llama`` whose context is ``CONTEXT``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

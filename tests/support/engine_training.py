@@ -1,7 +1,5 @@
 """Real trainings by verl's own servers of vLLM and SGLang on the CPU, and what is left in their checkpoints."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

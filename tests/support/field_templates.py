@@ -1,7 +1,5 @@
 """Tokenizers with the chat templates of tests/agents/cases.toml, in folders as models have them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

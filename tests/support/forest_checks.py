@@ -3,8 +3,6 @@
 Each check returns complaints instead of raising, so that a test can show that it notices what it is there for.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache

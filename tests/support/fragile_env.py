@@ -1,19 +1,14 @@
 """An environment whose parts break when the policy says so."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
-from turntree.envs import Env, Message, Reply, Task, ToolError, tool
+from playing import made_up
+
+from turntree.envs import Env, Message, Reply, Task, ToolError
 
 
-@tool
+@made_up
 def fragile(x: str) -> str:
-    """Answer.
-
-    Args:
-        x: What to say: ``boom`` breaks the tool, ``wrong`` is refused.
-    """
     if x == "boom":
         raise OSError("the disk is full")
     if x == "wrong":

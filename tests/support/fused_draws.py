@@ -1,7 +1,5 @@
 """``verify_kernel``'s functions by plain operations on the CPU: their reference, and their stand-in without Triton."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Gateways that answer real HTTP in this process, and an engine whose turns a test writes and holds back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """A program whose processes hide in every way, each as ``sleep 600.MARK``; it is ended with its answer, or waits."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

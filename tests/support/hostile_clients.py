@@ -1,7 +1,5 @@
 """Requests that no honest client sends: broken, of wrong types, too large, cut off, or left in the middle."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

@@ -1,7 +1,5 @@
 """A local engine whose weights are updated while it samples: at given numbers of tokens, each ending what runs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace

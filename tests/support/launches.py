@@ -4,8 +4,6 @@ Views launch nothing. A copy waits for the device unless it is ``non_blocking``.
 that PyTorch pins for it, or waits if it is into a tensor that is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

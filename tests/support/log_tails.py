@@ -1,7 +1,5 @@
 """What processes wrote to their logs, in the report of the test that failed: hooks for a ``conftest.py``."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """turntree's samplers of a training, which also write down what the trainer can read of each batch."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

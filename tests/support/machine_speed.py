@@ -3,8 +3,6 @@
 A test says with these that something ends, or that its cost does not explode: never how fast it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

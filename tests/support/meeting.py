@@ -1,15 +1,14 @@
 """Episodes that go on only if all of them are inside a tool at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from threading import Barrier
 from typing import Any, ClassVar
 
 from machine_speed import patience
+from playing import made_up
 
-from turntree.envs import Env, Message, Reply, Task, tool
+from turntree.envs import Env, Message, Reply, Task
 
 PEOPLE = 16
 
@@ -22,23 +21,13 @@ class Meeting(Env):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(tool_format="compact", **kwargs)
 
-    @tool
+    @made_up
     def meet(self, where: str) -> str:
-        """Wait for all the others in a thread.
-
-        Args:
-            where: Anything.
-        """
         self.barrier.wait()
         return "all here"
 
-    @tool
+    @made_up
     async def meet_later(self, where: str) -> str:
-        """Wait for all the others in a coroutine.
-
-        Args:
-            where: Anything.
-        """
         await asyncio.to_thread(self.barrier.wait)
         return "all here"
 

@@ -1,7 +1,5 @@
 """Arguments that fit a tool's schema and make no sense: whatever a policy says, a tool answers it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

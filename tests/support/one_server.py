@@ -1,7 +1,5 @@
 """turntree's server of the policy without Ray and verl around it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

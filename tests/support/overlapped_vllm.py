@@ -3,8 +3,6 @@
 Streams and events stand for nothing there, since every operation of the CPU is over when it returns.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

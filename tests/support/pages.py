@@ -1,7 +1,5 @@
 """The pages of the documentation, and the blocks that stand in them."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

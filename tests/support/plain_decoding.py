@@ -1,7 +1,5 @@
 """Seeded decoding the plain way: the model's own attention, the reference law and noise, no engine."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ the two share no code but the form of a draft. A context is the last tokens of a
 one that begins with ``START`` is a whole prefix.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Faulty graders: one-line faults put into the source of environments in this process, and one-line graders."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import functools

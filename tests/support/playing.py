@@ -1,10 +1,9 @@
 """What tests of environments write again and again: turns that call a tool, rows of data, published data."""
 
-from __future__ import annotations
-
+import inspect
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,18 @@ def use(env: Env, called: str, /, **arguments: Any) -> str:
     return str(env.step(call(env, called, **arguments))[0])
 
 
+def run(desk: Any, name: str, **arguments: Any) -> str:
+    """What a tool of a toolset says."""
+    return next(tool for tool in desk.tools if tool.name == name).run(arguments, owner=desk)
+
+
+def made_up(function: Callable[..., Any]) -> Any:
+    """A tool of a function without a docstring, where it does not matter what the model is told of it."""
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "context")]
+    function.__doc__ = "\n    ".join(["Do it.", "", "Args:", *(f"    {name}: What" for name in names)])
+    return tool(function)
+
+
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -41,6 +52,16 @@ def published(name: str) -> Path:
 def play(env: Env, turns: Sequence[str], index: int = 0) -> list[tuple[str, float, bool, bool, dict[str, Any]]]:
     env.reset(seed=1, options={"index": index})
     return [env.step(turn) for turn in turns]
+
+
+def halving(env: Env, form: str, low: int, high: int) -> Any:
+    """The last step of a policy that looks for a number by halving what is left; ``form`` says one."""
+    step: Any = ("", 0.0, False, False, {})
+    while not (step[2] or step[3]):
+        guess = (low + high) // 2
+        step = env.step(form.format(guess))
+        low, high = (guess + 1, high) if "higher" in step[0].lower() else (low, guess - 1)
+    return step
 
 
 def another(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """Runs code as on a machine that refuses namespaces, and whose kernel has no Landlock."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

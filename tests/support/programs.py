@@ -1,7 +1,5 @@
 """Programs that ask a policy by OpenAI's protocol and the standard library alone; they know nothing of turntree."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

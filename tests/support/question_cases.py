@@ -1,7 +1,5 @@
 """Answers that are judged with their question, as ``tests/rewards/question_cases.txt`` lists them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A real training of a tiny policy by an unmodified verl, and what is left of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A small recorded run, made by playing scripted dialogues; no training."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """An engine that notes what it was asked for and answers as it was told."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A policy whose earlier turns are used again, over an engine that knows every law."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """What an external engine must do for run-ahead, as tests: the test file of an engine derives a class, and has the
 fixtures ``engine``, which schedules by priority, and ``policy``, a ``PolicyLaw`` of the engine's model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any
@@ -82,9 +80,7 @@ class RunAheadChecks:
         assert not engine.live
 
     @pytest.mark.parametrize("clears", [True, False])
-    async def test_a_precomputed_turn_gives_its_slot_to_a_requested_one(
-        self, engine: Any, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, clears: bool
-    ) -> None:
+    async def test_a_precomputed_turn_gives_its_slot_to_a_requested_one(self, engine, policy, monkeypatch, clears):
         """Without the part that ends precomputed turns, as control, more run at once than there are slots."""
         if not clears:
             monkeypatch.setattr(IdleSlots, "_clear", lambda self: asyncio.sleep(0))
@@ -104,9 +100,7 @@ class RunAheadChecks:
         assert (run_ahead.stats.preempted > 0) is clears
 
     @pytest.mark.parametrize("by_priority", [True, False])
-    async def test_requests_of_precomputed_turns_come_after_all_others(
-        self, engine: Any, policy: PolicyLaw, monkeypatch: pytest.MonkeyPatch, by_priority: bool
-    ) -> None:
+    async def test_requests_of_precomputed_turns_come_after_all_others(self, engine, policy, monkeypatch, by_priority):
         """In the engine's own queue; without the number, as control, in the order in which they came."""
         if not by_priority:
             monkeypatch.setattr(type(engine._dialect), "precomputed", 0)

@@ -1,7 +1,5 @@
 """An engine that precomputes turns in its idle slots, and begins the turns of their step with them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from turntree.agents.guesses.config import RunAheadConfig

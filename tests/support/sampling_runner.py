@@ -1,7 +1,5 @@
 """A stand-in for vLLM's model runner as far as its sampling goes: a batch, and the steps in which it is sampled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A server of an engine in a process of its own, for tests of its client."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """An engine that only counts: seconds by a formula, drafts accepted by a coin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@
 The first line that it writes is its URL, as ``turntree serve`` does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """A program that looks for keys of other programs in ``/proc`` while these run, by the standard library alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """An exact engine over a function from contexts to probabilities, for tests that know every law."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Llamas of a few thousand random weights on disk, for engines that load models from a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Environments of real trainings, and their rewards. verl's processes import this file where pytest found it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Options of ``turntree train`` that name an engine which runs on this machine."""
 
-from __future__ import annotations
-
 _VERLS = ("dtype", "max_running_requests", "skip_server_warmup", "log_level")
 """Arguments of SGLang that verl gives itself."""
 

@@ -4,8 +4,6 @@ Both serve the same requests; the second has learnt other turns, and its clock r
 it verifies in each pass, and how often its store was asked; once ``led`` by the first rank, and once each ``alone``.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

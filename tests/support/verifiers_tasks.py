@@ -1,7 +1,5 @@
 """Tasks of verifiers, written as its own documents write them; importing this needs verifiers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A recorded run for the page: real episodes of a toy environment, written as a training run writes them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

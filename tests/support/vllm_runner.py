@@ -1,7 +1,5 @@
 """A stand-in for vLLM's model runner: the parts that a drafter sees, and steps that verify drafts against a script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -4,8 +4,6 @@ Run as a script it is ``turntree.agents.verl.run.prefork`` in such a fork: the d
 another module.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import runpy

@@ -6,8 +6,6 @@ of verl's trainings (``warm_driver``), and the servers that ``served`` starts. T
 that a file has no test of the chosen kind is no failure.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

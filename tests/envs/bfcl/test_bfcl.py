@@ -80,7 +80,9 @@ class TestADialogue:
         _, reward, terminated, _, info = env.step("It has three.")
         assert (reward, terminated, info["rewards"]) == (1.0, True, {"state": 1.0, "calls": 1.0})
 
-    def test_a_missing_tool_is_offered_in_the_turn_that_the_data_name(self, env: BFCL) -> None:
+    def test_a_missing_tool_is_offered_in_the_turn_that_the_data_name_or_by_when_a_path_needs_it(
+        self, env: BFCL, tmp_path: Path
+    ) -> None:
         def offered(info: dict[str, Any]) -> bool:
             return "place_order" in [tool["function"]["name"] for tool in info["tools"]]
 
@@ -93,21 +95,19 @@ class TestADialogue:
         assert '"place_order"' in said
         assert offered(info)
         assert json.loads(use(env, "place_order", **order))["status"] == "Pending"
-
-    def test_a_tool_that_a_path_needs_earlier_is_offered_by_then(self, tmp_path: Path) -> None:
         row = {**ROWS[1], "missed_function": {"3": ["send_message", "get_stock_info"]}}
         write_bfcl(tmp_path).joinpath("multi_turn_base.jsonl").write_text(json.dumps(row))
         assert BFCL(data=tmp_path).task(0).metadata["later"] == {"send_message": 3, "get_stock_info": 0}
 
-    def test_what_is_done_in_a_turn_for_which_something_is_missing_shows_in_the_next(self, env: BFCL) -> None:
+    def test_what_is_done_in_a_turn_for_which_something_is_missing_shows_in_the_next_and_a_last_turn_is_judged(
+        self, env: BFCL
+    ) -> None:
         early = path_of(env, 1)
         assert follow(env, 1, early).won
         early[1].append({"name": "cancel_order", "arguments": {"order_id": 1}})
         assert follow(env, 1, early).won  # it is refused
         early[1].append({"name": "add_to_watchlist", "arguments": {"stock": "ABC"}})
         assert follow(env, 1, early).lost
-
-    def test_a_last_turn_without_calls_is_judged_at_once(self, env: BFCL) -> None:
         path = path_of(env, 3)
         path[1].append({"name": "close_ticket", "arguments": {"ticket_id": 1}})
         assert follow(env, 3, path).lost
@@ -134,22 +134,6 @@ class TestADialogue:
         paths[2][1] += [{"name": "post_tweet", "arguments": {"content": "3"}}]  # done twice
         assert [follow(env, 0, path).reward for path in paths] == [0.0] * 3
 
-    def test_snapshots_and_copies_go_on_with_the_tools_and_the_world_of_their_turn(self, env: BFCL) -> None:
-        env.reset(options={"index": 1})
-        use(env, "get_stock_info", symbol="ABC")
-        env.step("It costs 9.5 dollars.")
-        env.step("I cannot do that.")
-        state, other = env.snapshot(), env.fork(env.snapshot())
-        order = {"order_type": "Buy", "symbol": "ABC", "price": 9.5, "amount": 5}
-        first = use(env, "place_order", **order)
-        assert use(other, "place_order", **order) == first
-        env.reset(options={"index": 0})
-        env.restore(state)
-        assert use(env, "place_order", **order) == first
-        env.step("Done.")
-        use(env, "send_message", receiver_id="USR002", message="It is done.")
-        assert env.step("Done.")[1] == 1.0
-
     def test_it_keeps_the_rules(self, tmp_path: Path) -> None:
         env = BFCL(data=write_bfcl(tmp_path))
         calls = [
@@ -175,7 +159,10 @@ class TestTheData:
         }
         file = tmp_path / "func_doc.jsonl"
         file.write_text(json.dumps(document))
-        tools = {tool["function"]["name"]: tool["function"] for tool in _opened(tmp_path, 3)["tools"]}
+        tools = {
+            tool["function"]["name"]: tool["function"]
+            for tool in BFCL(data=tmp_path).reset(options={"index": 3})[1]["tools"]
+        }
         assert tools["mean"]["description"] == "As published."
         assert tools["mean"]["parameters"]["type"] == "object"
         assert tools["mean"]["parameters"]["properties"]["numbers"]["items"] == {"type": "number"}
@@ -224,10 +211,6 @@ class TestTheData:
 
 EACH = [pytest.param(split, 1, marks=pytest.mark.release) for split in SPLITS]
 """Every task of every split."""
-
-
-def _opened(folder: Path, index: int) -> dict[str, Any]:
-    return BFCL(data=folder).reset(options={"index": index})[1]
 
 
 def test_no_arguments_lead_to_a_failure(env: BFCL) -> None:

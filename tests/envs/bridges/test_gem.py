@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from bridge_results import require_result
-from playing import Shop, call, play
+from playing import Shop, call, halving, play
 
 from turntree.envs import make, require_conformance
 from turntree.envs.bridges.failure import EpisodeFailure
@@ -56,19 +56,11 @@ def test_their_games_are_played_and_go_on_from_snapshots(gem: Any) -> None:
     )
 
 
-def test_a_game_of_theirs_is_won() -> None:
+def test_a_game_of_theirs_is_won_and_a_question_of_reasoning_gym_through_gem_is_paid() -> None:
     env = Gem("game:GuessTheNumber-v0-easy")
     env.reset(options={"index": 7})
-    low, high, text, step = 1, 10, "", None
-    while step is None or not step[2]:
-        guess = (low + high) // 2
-        step = env.step(f"So I say \\boxed{{{guess}}}")
-        text = step[0].lower()
-        low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
+    step = halving(env, "So I say \\boxed{{{}}}", 1, 10)
     assert (step[1], step[4]["stop_reason"]) == (1.0, "done")
-
-
-def test_a_question_of_reasoning_gym_through_gem_is_paid() -> None:
     env = Gem("rg:chain_sum")
     env.reset(options={"index": 5})
     gold = env._played.data["answer"]
@@ -76,7 +68,7 @@ def test_a_question_of_reasoning_gym_through_gem_is_paid() -> None:
     assert play(env, [f"So \\boxed{{{gold}}}"], 5)[0][1] == 1.0
 
 
-def test_ours_crosses_to_gem_and_back_unchanged(gem: Any) -> None:
+def test_ours_crosses_to_gem_and_back_unchanged_also_in_vectors_and_copies(gem: Any) -> None:
     gem.register("ours:Arithmetic", gem_environment(lambda: make("turntree/Arithmetic-v0")))
     own = make("turntree/Arithmetic-v0")
     own.reset(options={"index": 4})
@@ -88,9 +80,6 @@ def test_ours_crosses_to_gem_and_back_unchanged(gem: Any) -> None:
     back = Gem("ours:Arithmetic")
     back.reset(options={"index": 4})
     assert back.step(answer)[1:3] == told[1:]
-
-
-def test_vectors_and_copies_of_gem_take_ours(gem: Any) -> None:
     gem.register("ours:Guessing", gem_environment(lambda: make("turntree/NumberGuessing-v0")))
     vector = gem.make_vec("ours:Guessing", seed=3)
     observations, _ = vector.reset()
@@ -102,12 +91,9 @@ def test_vectors_and_copies_of_gem_take_ours(gem: Any) -> None:
     assert copy.step("5")[:4] == env.step("5")[:4]
 
 
-def test_a_failure_of_ours_is_raised_there() -> None:
+def test_a_failure_of_ours_is_raised_there_and_theirs_keeps_the_rules() -> None:
     env = gem_environment(Shop)()
     env.reset(seed=1)
     with pytest.raises(EpisodeFailure, match="OSError: gone"):
         env.step(call(Shop(), "price", item="bomb"))
-
-
-def test_it_keeps_the_rules() -> None:
     require_conformance(lambda: Gem("game:GuessTheNumber-v0-easy"), ["\\boxed{5}", "\\boxed{2}"])

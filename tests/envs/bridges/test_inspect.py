@@ -66,14 +66,13 @@ def test_a_task_of_theirs_calls_our_tools_and_scores_our_rewards(outputs: Any, t
     assert (first.scores["reward"].value, first.target) == (1.0, gold)
 
 
-def test_a_wrong_call_is_told_to_their_model(outputs: Any, tmp_path: Path) -> None:
+def test_a_wrong_call_is_told_to_their_model_and_a_failure_is_an_error_and_no_score(
+    outputs: Any, tmp_path: Path
+) -> None:
     turns = outputs(("calculator", {}), ("calcul", {"expression": "1"}), "#### nothing")
     log = run(inspect_task(arithmetic, [3]), turns, tmp_path)
     told = [message.text for message in log.samples[0].messages if message.role == "tool"]
     assert ["needs the argument" in told[0], "no tool" in told[1]] == [True, True]
-
-
-def test_a_failure_is_an_error_of_the_sample_and_no_score(outputs: Any, tmp_path: Path) -> None:
     log = run(inspect_task(Shop, [0]), outputs(("price", {"item": "bomb"})), tmp_path)
     assert log.status == "error"
     assert "OSError: gone" in log.samples[0].error.message

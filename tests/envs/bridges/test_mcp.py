@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from bridge_results import require_result
 from machine_speed import patience
-from playing import Errand, call, use
+from playing import Errand, call, made_up, use
 
-from turntree.envs import Env, ToolError, tool
+from turntree.envs import Env, ToolError
 from turntree.envs.bridges.mcp import McpTools, serve
 from turntree.envs.math.calculator import calculator
 
@@ -60,28 +60,20 @@ def env() -> Iterator[Env]:
     assert children() == set()
 
 
-def test_the_tools_of_a_server_are_listed_with_their_schemas(env: Env) -> None:
+def test_tools_of_a_server_are_listed_and_called_and_results_and_mistakes_are_told(env: Env) -> None:
     shown = {entry["function"]["name"]: entry["function"] for entry in env.reset(seed=0)[1]["tools"]}
     assert set(shown) == {"add", "count", "refuse", "linger", "die", "give"}
     assert shown["add"]["description"] == "Add two numbers."
     assert set(shown["add"]["parameters"]["properties"]) == {"a", "b"}
-
-
-def test_calls_are_answered_and_each_episode_has_a_server_of_its_own(env: Env) -> None:
     assert use(env, "add", a=2, b=3) == "5"
     assert [use(env, "count", word=word) for word in ("a", "b")] == ["1", "2"]
     env.reset(seed=1)
     assert use(env, "count", word="a") == "1"
-
-
-def test_a_result_of_any_kind_is_text_and_a_long_one_is_cut(env: Env) -> None:
     assert use(env, "give") == "é😀中"
     assert use(env, "give", what="nothing") in ("", "null", "None")
     assert json.loads(use(env, "give", what="object")) == {"a": 1}
     assert 1_000 < len(use(env, "give", what="long")) < 200_000
-
-
-def test_mistakes_are_told_to_the_policy(env: Env) -> None:
+    env.reset(seed=2)
     assert "not for sale" in use(env, "refuse")
     assert "b" in use(env, "add", a=2)
     assert use(env, "add", a="two", b=1).startswith("Error")
@@ -96,7 +88,7 @@ def test_a_server_that_dies_is_a_failure_and_the_next_episode_has_another(env: E
     assert use(env, "add", a=2, b=3) == "5"
 
 
-def test_a_slow_server_is_a_failure_of_time() -> None:
+def test_a_slow_server_is_a_failure_of_time_and_one_that_says_nothing_is_given_up() -> None:
     env = env_with(command(), patience(60))
     for toolset in env.toolsets:
         toolset.seconds = 2  # type: ignore[attr-defined]
@@ -106,22 +98,13 @@ def test_a_slow_server_is_a_failure_of_time() -> None:
     assert "did not answer within 2 s" in info["failure"]
     env.close()
     assert ended()
-
-
-def test_a_server_that_says_nothing_is_given_up_and_ended() -> None:
     with pytest.raises(TimeoutError, match="did not answer within 2 s"):
         McpTools(command("mute"), seconds=2)
     assert ended()
 
 
-@tool
+@made_up
 def fetch(key: str, times: int = 1) -> str:
-    """Fetch a thing.
-
-    Args:
-        key: Which
-        times: How often
-    """
     if key == "air":
         raise ToolError("not for sale")
     if key == "bomb":
@@ -137,15 +120,12 @@ def store() -> Iterator[Env]:
     env.close()
 
 
-def test_tools_of_ours_are_served_with_their_schemas(store: Env) -> None:
+def test_tools_of_ours_are_served_with_their_schemas_and_what_breaks_is_a_failure(store: Env) -> None:
     shown = [entry["function"] for entry in store.reset(seed=0)[1]["tools"]]
     assert [entry["name"] for entry in shown] == ["fetch", "calculator"]
     assert shown[0]["parameters"] == fetch.schema["function"]["parameters"]
     assert use(store, "fetch", key="ab", times=2) == "abab"
     assert use(store, "calculator", expression="6*7") == "42"
-
-
-def test_mistakes_with_tools_of_ours_come_back_and_what_breaks_is_a_failure(store: Env) -> None:
     assert use(store, "fetch", key="air") == "Error: not for sale"
     assert use(store, "fetch").startswith("Error: fetch needs the argument 'key'")
     assert store.step(call(store, "fetch", key="bomb"))[4]["stop_reason"] == "failure"

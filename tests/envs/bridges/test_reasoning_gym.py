@@ -43,25 +43,19 @@ def test_no_text_of_a_policy_raises(played: dict[str, list[Any]]) -> None:
     assert failures == {""}
 
 
-def test_a_checker_itself_does_raise() -> None:
-    env = ReasoningGym("prime_factorization", size=1)
-    with pytest.raises(ValueError, match="invalid literal"):
-        env._dataset.score_answer("twelve", env._dataset[0])
-
-
-def test_an_answer_of_many_lines_is_read_whole() -> None:
+def test_an_answer_of_many_lines_is_read_whole_and_words_after_one_line_do_not_matter() -> None:
     env = ReasoningGym("n_queens", size=2)
     gold = env.task(0).answer
     assert "\n" in gold
     assert play(env, [f"<think>#### 1</think>\n####\n{gold}\n"])[0][1] == 1.0
     assert play(env, [f"#### {gold.splitlines()[0]}"])[0][1] < 0.1
-
-
-def test_words_after_an_answer_of_one_line_do_not_matter() -> None:
     env = ReasoningGym("chain_sum", size=5, data_seed=1)
     gold = env.task(2).answer
     answers = (f"#### {gold}.", f"#### {gold}\nI am sure.", gold, "#### nothing")
     assert [play(env, [text], 2)[0][1] for text in answers] == [1.0, 1.0, 1.0, 0.0]
+    env = ReasoningGym("prime_factorization", size=1)
+    with pytest.raises(ValueError, match="invalid literal"):
+        env._dataset.score_answer("twelve", env._dataset[0])
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "sudoku"])

@@ -35,7 +35,7 @@ def test_an_episode_of_the_catalogue_from_their_registry(registry: Any) -> None:
     env.close()
 
 
-def test_tools_answer_and_mistakes_are_told(registry: Any) -> None:
+def test_tools_answer_mistakes_are_told_and_a_failure_is_raised(registry: Any) -> None:
     env = skyrl_environment(Shop)(extras={"index": 3})
     _, described = env.init([])
     assert described["tools"][0]["function"]["name"] == "price"
@@ -43,9 +43,6 @@ def test_tools_answer_and_mistakes_are_told(registry: Any) -> None:
     assert [step["observations"][0]["content"] for step in heard] == ["4", "Error: not for sale"]
     assert [step["done"] for step in heard] == [False, False]
     require_result("skyrl-gym", "ours in their registry: prompts, tools and rewards as here, failures raised")
-
-
-def test_a_failure_is_raised_and_no_reward(registry: Any) -> None:
     env = skyrl_environment(Shop)(extras={"index": 3})
     env.init([])
     with pytest.raises(EpisodeFailure, match="OSError: gone"):

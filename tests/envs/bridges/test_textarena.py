@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bridge_results import require_result
-from playing import play
+from playing import halving, play
 
 from turntree.envs import Env, require_conformance
 from turntree.envs.bridges.textarena import TextArena
@@ -92,7 +92,13 @@ def test_the_games_that_cannot_begin_say_why(games: dict[str, str]) -> None:
     assert all(name in reason and "\n" not in reason for name, reason in refused.items())
 
 
-def test_a_wrapped_game_of_theirs_does_not_pickle_by_itself() -> None:
+def test_a_game_is_won_from_its_seed_and_a_second_bad_move_is_worth_what_it_says() -> None:
+    env = TextArena("GuessTheNumber-v0")
+    assert "number between" in env.reset(seed=0, options={"index": 7})[0]
+    step = halving(env, "[{}]", 1, 20)
+    assert (step[1], step[4]["stop_reason"]) == (1.0, "done")
+    assert play(TextArena("PegJump-v0"), ["hello", "hello"])[-1][1] == pytest.approx(1 / 14)
+    assert play(TextArena("Bandit-v0"), ["hello", "hello"])[-1][1] == -1.0
     import pickle
 
     import textarena
@@ -100,23 +106,6 @@ def test_a_wrapped_game_of_theirs_does_not_pickle_by_itself() -> None:
     game = textarena.make("GuessTheNumber-v0")
     with pytest.raises(RecursionError):
         pickle.loads(pickle.dumps(game))
-
-
-def test_a_second_bad_move_is_worth_what_the_game_says() -> None:
-    assert play(TextArena("PegJump-v0"), ["hello", "hello"])[-1][1] == pytest.approx(1 / 14)
-    assert play(TextArena("Bandit-v0"), ["hello", "hello"])[-1][1] == -1.0
-
-
-def test_a_game_is_won_from_its_seed() -> None:
-    env = TextArena("GuessTheNumber-v0")
-    assert "number between" in env.reset(seed=0, options={"index": 7})[0]
-    low, high = 1, 20
-    text, reward, terminated, info = "", 0.0, False, {}
-    while not terminated:  # a bisection wins
-        guess = (low + high) // 2
-        text, reward, terminated, _, info = env.step(f"[{guess}]")
-        low, high = (guess + 1, high) if "higher" in text else (low, guess - 1)
-    assert (reward, info["stop_reason"]) == (1.0, "done")
 
 
 def test_games_leave_the_global_randomness_alone() -> None:

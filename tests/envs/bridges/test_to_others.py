@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from playing import Shop
 
-from turntree.envs import make
 from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.torchtitan import torchtitan_environment
 from turntree.envs.bridges.trl import trl_environment, trl_reward
@@ -19,10 +18,14 @@ class TestTRL:
         assert env.reset(index=index, other="column") == f"What do {index} pens cost?"
         return env
 
-    def test_its_methods_are_the_tools(self) -> None:
+    def test_its_public_methods_are_the_tools_and_what_one_said_last_is_no_answer(self) -> None:
         env = self.begin()
         assert env.price(item="pens", count=2) == "8"
         assert env.price(item="air") == "Error: not for sale"
+        cut = [{"role": "assistant", "content": "12"}, {"role": "tool", "name": "price", "content": "12"}]
+        assert trl_reward([cut], environments=[self.begin()]) == [0.0]
+        members = dict(inspect.getmembers(trl_environment(Shop), predicate=inspect.isfunction))
+        assert {name for name in members if not name.startswith("_")} == {"reset", "price"}
 
     def test_the_reward_function_gives_the_answer_to_the_environment(self) -> None:
         right, wrong, failed = (self.begin() for _ in range(3))
@@ -31,17 +34,9 @@ class TestTRL:
         completions = [[{"role": "assistant", "content": "12"}], [{"role": "assistant", "content": "11"}], "12"]
         assert trl_reward(completions, environments=[right, wrong, failed]) == [1.0, 0.0, None]
 
-    def test_what_a_tool_said_last_is_no_answer_of_the_policy(self) -> None:
-        cut = [{"role": "assistant", "content": "12"}, {"role": "tool", "name": "price", "content": "12"}]
-        assert trl_reward([cut], environments=[self.begin()]) == [0.0]
-
     def test_transformers_reads_the_same_schema_from_the_method(self) -> None:
         utils = pytest.importorskip("transformers.utils", reason="TRL describes tools with it")
         assert utils.get_json_schema(self.begin().price) == Shop.tools[0].schema
-
-    def test_trl_which_takes_every_public_method_for_a_tool_finds_no_other(self) -> None:
-        members = dict(inspect.getmembers(trl_environment(Shop), predicate=inspect.isfunction))
-        assert {name for name in members if not name.startswith("_")} == {"reset", "price"}
 
 
 class TestTorchtitan:
@@ -93,9 +88,3 @@ class TestTorchtitan:
         asked = SimpleNamespace(function=SimpleNamespace(name="price", arguments='{"item": "bomb"}'))
         with pytest.raises(EpisodeFailure):
             await env.step({"role": "assistant", "content": "", "tool_calls": [asked]})
-
-
-def test_an_environment_of_the_catalogue_crosses_too() -> None:
-    env = trl_environment(lambda: make("turntree/Arithmetic-v0"))()
-    env.reset(index=0)
-    assert env.calculator(expression="3*4") == "12"

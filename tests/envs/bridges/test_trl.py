@@ -10,7 +10,7 @@ from chat_tokenizers import chatml_tokenizer
 from playing import Shop
 from tiny_llama import random_llama
 
-from turntree.envs import Message, Reply, make
+from turntree.envs import Message, Reply
 from turntree.envs.bridges.trl import trl_environment, trl_reward
 
 pytestmark = pytest.mark.interop
@@ -94,10 +94,3 @@ def test_a_call_in_trls_loop_reaches_the_tool_and_the_answer_is_paid(tmp_path: P
     assert "Ask for a price." in trainer.seen[0]
     assert "<tool_response>\n4\n</tool_response>" in trainer.seen[1]
     require_result("trl", "three steps of GRPOTrainer on a tiny model; tools are called in its loop, answers are paid")
-
-
-def test_tools_of_the_catalogue_are_described_to_the_trainer(tmp_path: Path) -> None:
-    from trl import GRPOTrainer
-
-    trainer = GRPOTrainer(**parts(tmp_path, lambda: make("turntree/Arithmetic-v0"), 1))
-    assert [method.__name__ for method in trainer.tools] == ["calculator"]

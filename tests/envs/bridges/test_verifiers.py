@@ -1,7 +1,5 @@
 """verifiers itself: its tasks score the same dialogues as in verifiers, with their own prompts, rewards and tools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -60,7 +58,7 @@ def test_tools_share_the_state_that_rewards_read(tasksets: Any) -> None:
     env.close()
 
 
-def test_a_mistake_with_a_tool_is_told_and_counts(tasksets: Any) -> None:
+def test_a_mistake_with_a_tool_is_told_and_counts_and_calls_are_written_as_the_parser_reads_them(tasksets: Any) -> None:
     env = Verifiers(tasksets["words"], seconds=300)
     env.reset(options={"index": 0})
     assert "the word ends before" in use(env, "words_look", place=7)
@@ -68,14 +66,17 @@ def test_a_mistake_with_a_tool_is_told_and_counts(tasksets: Any) -> None:
     answer = env.step("no")
     assert (answer[1], answer[4]["failure"]) == (0.0, "")  # asked twice, told nothing
     env.close()
+    env = Verifiers(tasksets["words"], seconds=300, tool_format="llama3_json")
+    env.reset(options={"index": 0})
+    env.step(call(env, "words_look", place=0))
+    env.step(call(env, "words_look", place=1))
+    assert env.step("no")[1] == 1.0
+    env.close()
 
 
-def test_what_the_bridge_cannot_play_is_refused(tasksets: Any) -> None:
+def test_what_the_bridge_cannot_play_is_refused_and_a_reward_that_raises_is_a_failure(tasksets: Any) -> None:
     with pytest.raises(DataError, match="file needs a runtime; it needs a container"):
         Verifiers(tasksets["boxed"])
-
-
-def test_a_task_whose_reward_raises_is_a_failure_and_no_reward(tasksets: Any) -> None:
     env = Verifiers(tasksets["broken"])
     env.reset(options={"index": 0})
     info = env.step("4")[4]
@@ -85,12 +86,3 @@ def test_a_task_whose_reward_raises_is_a_failure_and_no_reward(tasksets: Any) ->
 def test_it_keeps_the_rules(tasksets: Any) -> None:
     require_conformance(lambda: Verifiers(tasksets["sums"]))
     require_result("verifiers", "prompts, rewards, metrics and tools of their tasks; what needs a runtime is refused")
-
-
-def test_the_call_of_a_tool_is_written_as_the_parser_reads_it(tasksets: Any) -> None:
-    env = Verifiers(tasksets["words"], seconds=300, tool_format="llama3_json")
-    env.reset(options={"index": 0})
-    env.step(call(env, "words_look", place=0))
-    env.step(call(env, "words_look", place=1))
-    assert env.step("no")[1] == 1.0
-    env.close()

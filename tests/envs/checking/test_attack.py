@@ -1,7 +1,5 @@
 """What an attack finds: planted faults nearly all of them, and nothing where nothing is wrong."""
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Sequence
@@ -169,7 +167,7 @@ def test_a_guess_is_luck_though_its_unit_is_missing_and_other_words_are_none() -
     assert len(row(report, "a claim to be done").paid) == 3
 
 
-def test_a_reward_may_have_to_be_higher_to_count() -> None:
+def test_a_reward_may_have_to_be_higher_to_count_and_a_solution_that_is_not_paid_is_a_finding() -> None:
     class Polite(Quiz):
         def paid(self, text: str) -> float:
             return 0.1 + super().paid(text)
@@ -177,8 +175,6 @@ def test_a_reward_may_have_to_be_higher_to_count() -> None:
     assert attack(Polite()).findings(luck=1.0)
     assert attack(Polite(), above=0.5).findings(luck=1.0) == {}
 
-
-def test_a_solution_that_is_not_paid_is_a_finding() -> None:
     class Strict(Solved):
         def paid(self, text: str) -> float:
             return 0.0

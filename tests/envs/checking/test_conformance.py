@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from playing import made_up
 from tables import table
 
-from turntree.envs import Env, Limits, Message, Reply, Role, Task, tool
+from turntree.envs import Env, Limits, Message, Reply, Role, Task
 from turntree.envs.checking.conformance import CHECKS, check_environment, require_conformance
 from turntree.envs.checking.script import MAX_STEPS, play, script_for
 from turntree.envs.errors import ConformanceError
@@ -39,13 +40,8 @@ class Counter(Env):
     def says(self, text: str) -> Message:
         return Message(role=Role.USER, content=text)
 
-    @tool
+    @made_up
     def double(self, number: int) -> int:
-        """Double a number and the count.
-
-        Args:
-            number: What to double
-        """
         self.count += 1
         return number * 2
 
@@ -182,9 +178,13 @@ def test_every_check_has_an_environment_that_fails_it() -> None:
     assert {check for _, check, _ in table(__file__, "faulty_environments")} == set(CHECKS)
 
 
-def test_one_error_names_every_broken_rule() -> None:
+def test_one_error_names_every_broken_rule_and_another_librarys_environment_is_refused() -> None:
     with pytest.raises(ConformanceError, match=r"(?s)info is JSON.*extra"):
         require_conformance(AddsAKey)
+    import gymnasium
+
+    with pytest.raises(TypeError, match="check_env"):
+        check_environment(lambda: gymnasium.make("CartPole-v1"))  # type: ignore[arg-type, return-value]
 
 
 def test_the_global_generators_are_left_as_they_were() -> None:
@@ -207,10 +207,3 @@ def test_a_script_calls_every_tool_and_speaks() -> None:
     assert steps[1].observation == "2"
     assert any(call["function"]["name"] == "double" for call in steps[1].info["tool_calls"])
     assert len(steps) <= MAX_STEPS + 1
-
-
-def test_another_library_s_environment_is_refused() -> None:
-    import gymnasium
-
-    with pytest.raises(TypeError, match="check_env"):
-        check_environment(lambda: gymnasium.make("CartPole-v1"))  # type: ignore[arg-type, return-value]

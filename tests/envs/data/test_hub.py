@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 import socket
 from collections.abc import Iterator
@@ -61,9 +59,7 @@ def test_a_client_that_was_told_to_stay_off_line_is_left_so(closed: None, monkey
     assert constants.HF_HUB_OFFLINE
 
 
-def test_behind_a_proxy_the_proxy_is_what_must_answer(
-    closed: None, server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_behind_a_proxy_the_proxy_is_what_must_answer(closed: None, server: socket.socket, monkeypatch) -> None:
     monkeypatch.setenv("http_proxy", address(server))
     monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
     with hub_asked_once() as alone:
@@ -84,9 +80,7 @@ def test_a_name_that_is_searched_for_long_is_given_up(monkeypatch: pytest.Monkey
     ended.set()
 
 
-def test_a_data_set_of_a_hub_off_line_is_refused_in_one_line_at_once(
-    closed: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_data_set_of_a_hub_off_line_is_refused_in_one_line_at_once(closed: None, caplog) -> None:
     pytest.importorskip("datasets", reason="the hub needs the extra turntree[data]")
     said = r"cannot be reached .* not in the cache; to read a file instead"
     with caplog.at_level(logging.WARNING), pytest.raises(DataError, match=said) as it:

@@ -1,7 +1,5 @@
 """Files of JSON as users have them: with marks, in UTF-16, with half of a surrogate."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -55,15 +53,19 @@ def test_tables_of_a_service_and_texts_of_a_corpus_may_have_a_mark(tmp_path: Pat
 def test_a_mark_that_is_not_taken_away_would_be_noticed(tmp_path: Path) -> None:
     """The control: the same line with a mark in its middle."""
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a"}\n' + "\ufeff".encode() + b'{"text": "b"}\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:2: expected one JSON object a line, got bad JSON"):
-        [*find_rows(path, split="x").read()]
+    for line, got in (
+        ("\ufeff{}".encode(), "bad JSON"),
+        (b"[1]", "list"),
+        (b'{"n": "\xff"}', "bad JSON"),
+        (b'{"n": ', "bad"),
+    ):
+        path.write_bytes(b'{"text": "a"}\n' + line + b"\n")
+        with pytest.raises(DataError, match=rf"a\.jsonl:2: expected one JSON object a line, got {got}"):
+            [*find_rows(path, split="x").read()]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_lines_beyond_the_bounds_are_refused_with_their_number(
-    tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_beyond_the_bounds_are_refused_with_their_number(tmp_path, encoding: str, monkeypatch) -> None:
     monkeypatch.setattr(json_files, "MOST_BYTES", 1000)
     monkeypatch.setattr(json_files, "_MOST_VALUES", 300)
     path = tmp_path / "a.jsonl"

@@ -16,19 +16,6 @@ from turntree.envs.math.gsm8k import GSM8K
 ROWS = [{"question": "1+1?", "n": 2}, {"question": "naïve \N{LINE SEPARATOR} line", "n": 3}]
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [(b'{"n": ', "bad JSON"), (b"[1]", "got list"), (b'{"n": "\xff"}', "bad JSON"), (b"[" * 100_000, "bad JSON")],
-)
-def test_a_damaged_line_names_file_and_line(tmp_path: Path, line: bytes, complaint: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"n": 1}\n' + line + b"\n")
-    with pytest.raises(DataError) as error:
-        list(find_rows(path, split="x").read())
-    assert str(error.value).startswith(f"{path}:2: expected one JSON object a line")
-    assert complaint in str(error.value)
-
-
 def test_parquet_rows_equal_jsonl_rows_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs the extra turntree[data]")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -42,34 +29,28 @@ def test_parquet_rows_equal_jsonl_rows_and_a_damaged_file_is_named(tmp_path: Pat
         list(find_rows(path, split="x").read())
 
 
-def test_a_folder_is_searched_for_the_split(tmp_path: Path) -> None:
+def test_a_folder_is_searched_for_the_split_and_a_changed_file_is_another_source(tmp_path: Path) -> None:
     write_rows(tmp_path / "test.jsonl", ROWS)
     found = find_rows(tmp_path, split="test")
     assert isinstance(found, FileRows)
     assert found.path == tmp_path / "test.jsonl"
     with pytest.raises(DataError, match=r"neither train\.jsonl nor train\.parquet"):
         find_rows(tmp_path, split="train")
-
-
-def test_a_changed_file_is_another_source(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "a.jsonl", ROWS)
     before = find_rows(path, split="x")
     assert find_rows(path, split="x") == before
     os.utime(path, (1, 1))
     assert find_rows(path, split="x") != before
+    path = tmp_path / "a.csv"
+    path.write_text("n\n1\n")
+    with pytest.raises(DataError, match=r"expected a \.jsonl or \.parquet file, got .*a\.csv"):
+        find_rows(path, split="x")
 
 
 @pytest.mark.parametrize(("data", "complaint"), table(__file__, "missing_files"))
 def test_a_missing_file_is_named(data: str, complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         find_rows(data, split="test")
-
-
-def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("n\n1\n")
-    with pytest.raises(DataError, match=r"expected a \.jsonl or \.parquet file, got .*a\.csv"):
-        find_rows(path, split="x")
 
 
 @pytest.mark.parametrize("name", ["openai/gsm8k", "gsm8k", "HuggingFaceH4/MATH-500"])
@@ -86,14 +67,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return asked
 
 
-def test_hub_rows_come_from_the_datasets_library(hub: Mock) -> None:
+def test_hub_rows_come_from_the_datasets_library_and_a_set_that_does_not_says_how_to_use_a_file(hub: Mock) -> None:
     rows = list(find_rows("openai/gsm8k", split="test", subset="main").read())
     hub.assert_called_once_with("openai/gsm8k", "main", split="test")
     assert [row.fields for row in rows] == ROWS
     assert rows[1].where == "openai/gsm8k [test], row 2"
-
-
-def test_a_data_set_that_cannot_be_loaded_says_how_to_use_a_file(hub: Mock) -> None:
     hub.side_effect = FileNotFoundError("no such data set")
     with pytest.raises(DataError, match=r"'a/b'.*no such data set; to read a file"):
         list(find_rows("a/b", split="test").read())
@@ -145,14 +123,6 @@ def test_a_malformed_row_names_file_and_line(tmp_path: Path, row: dict[str, obje
         make("turntree/GSM8K-v0", data=path)
     assert str(error.value).startswith(f"{path}:4: ")
     assert complaint in str(error.value)
-
-
-def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path) -> None:
-    repeated = {"question": "?", "answer": "4", "overlaps_eval": ["math500"]}
-    data = write_rows(tmp_path / "rows.jsonl", [repeated, {"question": "!", "answer": "5", "overlaps_eval": []}])
-    env = GSM8K(data=data, without=["math500"])
-    assert [env.task(i).id for i in range(env.num_tasks or 0)] == ["gsm8k/test/1"]
-    assert GSM8K(data=data).num_tasks == 2
 
 
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Tasks in Harbor's format: folders read and refused; episodes in real containers, where there is a ``docker``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,9 +153,7 @@ def test_a_reward_that_the_policy_wrote_is_not_paid(write: Write, busybox_image:
 
 
 @pytest.mark.parametrize("bundled", [True, False])
-def test_tests_in_a_container_of_their_own_see_the_artifacts_alone(
-    write: Write, busybox_image: str, bundled: bool
-) -> None:
+def test_tests_in_a_container_of_their_own_see_the_artifacts_alone(write, busybox_image, bundled):
     test = "cat /app/answer /app/more/* /logs/artifacts/note 2>&1; " + TEST
     config = 'artifacts = ["/app/answer", "/app/more", "/none"]\n[verifier]\nenvironment_mode = "separate"'
     files = {"tests/Dockerfile": "FROM turntree-test-busybox\nCOPY . /tests/\n"} if bundled else {}
@@ -195,9 +191,7 @@ def test_a_late_command_ends_with_what_it_started_and_long_output_is_cut(write: 
         ("echo much > /logs/verifier/reward.txt", "", FailureKind.REWARD),
     ],
 )
-def test_tests_without_a_verdict_are_a_failure(
-    write: Write, busybox_image: str, test: str, config: str, kind: FailureKind
-) -> None:
+def test_tests_without_a_verdict_are_a_failure(write, busybox_image, test, config, kind):
     env = harbor(write("one", config, test=test), busybox_image)
     *_, info = env.step("Done.")
     assert (info["stop_reason"], info["failure_kind"]) == ("failure", kind)
@@ -208,9 +202,7 @@ def test_an_image_that_cannot_be_built_is_no_verdict(write: Write, busybox_image
         harbor(write("one", **{"environment/Dockerfile": f"FROM {busybox_image}\nRUN exit 3\n"}), busybox_image)
 
 
-def test_the_lines_of_the_page_open_a_task(
-    write: Write, busybox_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lines_of_the_page_open_a_task(write: Write, busybox_image: str, tmp_path, monkeypatch) -> None:
     write("one", '[environment]\nnetwork_mode = "no-network"').parent.rename(tmp_path / "terminal-bench-2")
     monkeypatch.chdir(tmp_path)
     (code,) = [code for code, _ in python_blocks(ROOT / "docs/howto/bridges.md") if "Harbor(" in code]

@@ -34,7 +34,7 @@ def texts(count: int, seed: int = 0) -> list[Document]:
     return [Document(id=f"d{n}", title=f"T{n}", text=" ".join(rng.choices(WORDS, k=8))) for n in range(count)]
 
 
-def test_what_is_on_disk_is_found_as_in_memory() -> None:
+def test_what_is_on_disk_is_found_as_in_memory_and_pickled_as_its_folder(caplog: pytest.LogCaptureFixture) -> None:
     known = texts(300)
     memory, disk = Corpus(known), stored("a", known)
     for query in (*WORDS, "w1 w2 w3", "w7 nothing", "nothing", ""):
@@ -42,6 +42,12 @@ def test_what_is_on_disk_is_found_as_in_memory() -> None:
     assert [disk.get(document.id) for document in known] == known
     assert disk.get("d300") is None
     assert disk.search("w1", 3) != disk.search("w2", 3)
+    corpus = stored("p", texts(500))
+    pickled = pickle.dumps(corpus)
+    assert len(pickled) < 1000
+    assert pickle.loads(pickled).get("d499") == corpus.get("d499") is not None
+    Corpus(texts(5))
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("count", [1, 5, 99, 100, 400])
@@ -52,9 +58,7 @@ def test_the_best_are_those_of_a_full_sort(count: int) -> None:
     assert best(scores, count) == [number for _, number in wanted[:count]]
 
 
-def test_an_index_is_built_once_and_again_when_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_is_built_once_and_again_when_the_file_changes(tmp_path, monkeypatch) -> None:
     path = write_rows(tmp_path / "corpus.jsonl", [{"id": "a", "text": "a cat"}])
     first = read_corpus(path)
     documents._open.cache_clear()
@@ -93,33 +97,18 @@ def test_what_cannot_be_built_leaves_nothing(cache: Path, tmp_path: Path) -> Non
     assert not [path for path in cache.iterdir() if path.is_dir()]
 
 
-def test_a_damaged_index_says_what_to_delete(cache: Path) -> None:
+def test_a_damaged_index_says_what_to_delete_and_a_cache_that_cannot_be_written_is_named(cache, tmp_path, monkeypatch):
     folder = stored("d", texts(5)).folder
     (folder / "ends.npy").unlink()
     with pytest.raises(DataError, match=f"{folder} is damaged .*; delete that folder"):
         StoredCorpus(folder)
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match="TURNTREE_CACHE names another folder"):
         stored("x", texts(1))
 
 
-def test_the_library_does_not_talk_while_it_indexes(caplog: pytest.LogCaptureFixture) -> None:
-    Corpus(texts(5))
-    assert not caplog.records
-
-
-def test_a_corpus_is_pickled_as_the_folder_it_lies_in() -> None:
-    corpus = stored("p", texts(500))
-    pickled = pickle.dumps(corpus)
-    assert len(pickled) < 1000
-    assert pickle.loads(pickled).get("d499") == corpus.get("d499") is not None
-
-
-def test_columns_go_by_the_names_that_published_corpora_use(tmp_path: Path) -> None:
+def test_columns_go_by_published_names_and_a_folder_of_texts_is_a_corpus(tmp_path: Path) -> None:
     rows = [
         {"_id": 7, "contents": "seven seas"},
         {"docid": "x", "title": "Ships", "text": "a ship"},
@@ -131,9 +120,6 @@ def test_columns_go_by_the_names_that_published_corpora_use(tmp_path: Path) -> N
     for row, complaint in (({"id": [1], "text": "a"}, "an id must be"), ({"title": 3, "text": "a"}, "'title' must be")):
         with pytest.raises(DataError, match=f"bad.jsonl:1: .*{complaint}"):
             read_corpus(write_rows(tmp_path / "bad.jsonl", [row]))
-
-
-def test_a_folder_of_texts_is_a_corpus(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     (folder / "deep").mkdir(parents=True)
     (folder / "cats.txt").write_text("Cats purr.")

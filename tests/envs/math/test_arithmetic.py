@@ -101,9 +101,20 @@ def test_any_other_last_turn_earns_nothing(answer: str) -> None:
     assert (reward, terminated, info["rewards"]) == (0.0, True, {"correct": 0.0})
 
 
-def test_the_answer_is_the_value_of_the_prompt() -> None:
+def test_tasks_are_of_all_lengths_and_operators_with_a_long_one_now_and_then_and_splits_differ() -> None:
     for task in map(Arithmetic(allow_negative=True).task, range(300)):
         assert evaluate(task.prompt) == int(task.answer)
+    prompts = [Arithmetic().task(index).prompt for index in range(300)]
+    assert {sum(character in "+-*" for character in prompt) for prompt in prompts} == {1, 2, 3, 4}
+    assert {character for prompt in prompts for character in prompt} == set("123456789+-*")
+    train, test = Arithmetic(), Arithmetic(split="test")
+    assert test.task(7).id == "arithmetic/test/7"
+    assert [train.task(i).prompt for i in range(20)] != [test.task(i).prompt for i in range(20)]
+    plain, tailed = Arithmetic(), Arithmetic(long_every=4, long_numbers=9)
+    counts = [len(re.findall(r"\d+", tailed.task(index).prompt)) for index in range(40)]
+    assert [index for index, count in enumerate(counts) if count == 9] == list(range(3, 40, 4))
+    assert all(tailed.task(index) == plain.task(index) for index in range(40) if index % 4 != 3)
+    assert tailed.task(3) == tailed.task(3)
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -120,26 +131,6 @@ def test_intermediate_results_keep_to_their_bounds(negative: bool) -> None:
         assert all(1 <= number <= 20 for number in numbers)
         assert 2 <= len(numbers) <= 5
     assert (lowest < 0) == negative
-
-
-def test_all_lengths_and_operators_occur() -> None:
-    prompts = [Arithmetic().task(index).prompt for index in range(300)]
-    assert {sum(character in "+-*" for character in prompt) for prompt in prompts} == {1, 2, 3, 4}
-    assert {character for prompt in prompts for character in prompt} == set("123456789+-*")
-
-
-def test_the_last_task_of_so_many_is_a_long_one_and_the_others_stay_as_they_were() -> None:
-    plain, tailed = Arithmetic(), Arithmetic(long_every=4, long_numbers=9)
-    counts = [len(re.findall(r"\d+", tailed.task(index).prompt)) for index in range(40)]
-    assert [index for index, count in enumerate(counts) if count == 9] == list(range(3, 40, 4))
-    assert all(tailed.task(index) == plain.task(index) for index in range(40) if index % 4 != 3)
-    assert tailed.task(3) == tailed.task(3)
-
-
-def test_splits_have_tasks_of_their_own() -> None:
-    train, test = Arithmetic(), Arithmetic(split="test")
-    assert test.task(7).id == "arithmetic/test/7"
-    assert [train.task(i).prompt for i in range(20)] != [test.task(i).prompt for i in range(20)]
 
 
 @pytest.mark.parametrize(("numbers", "operators", "results"), table(__file__, "intermediate_results"))

@@ -44,13 +44,6 @@ def test_a_published_row_is_read_and_its_right_answer_wins(entry: MathSet, math:
     assert info["rewards"] == {"correct": 1.0, "attempts": 1.0}
 
 
-def test_the_question_given_back_is_not_paid(math: Any) -> None:
-    env = math("math", row={"problem": "Compute $99^2+99+1$.", "answer": "9901"}, attempts=2)
-    env.reset(seed=0)
-    assert "not right" in env.step(r"\boxed{99^2+99+1}")[0]
-    assert env.step(r"\boxed{9901}")[1] == 1.0
-
-
 @sets
 def test_a_wrong_answer_may_be_mended_where_attempts_are_left(entry: MathSet, math: Any) -> None:
     env = math(entry.name, attempts=3, discount=0.5)
@@ -96,9 +89,7 @@ def test_with_tools_only_an_answer_uses_up_the_attempt(entry: MathSet, tmp_path:
 
 
 @pytest.mark.parametrize(("solution", "answer"), table(__file__, "worked_solutions"))
-def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(
-    math: Any, solution: str, answer: str
-) -> None:
+def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(math, solution, answer):
     assert math("math", row={"problem": "?", "solution": solution}).task(0).answer == answer
 
 
@@ -119,7 +110,14 @@ def test_without_files_each_set_is_asked_of_the_hub_by_its_own_name(monkeypatch:
     read_tasks.cache_clear()
 
 
-def test_python_is_a_tool_with_processes_of_its_own(math: Any) -> None:
+def test_attempts_and_tools_keep_the_rules(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", [PUBLISHED["math"]] * 3)
+    require_conformance(functools.partial(Math, dataset="math", data=data, attempts=3, use=["calculator"]))
+
+
+def test_choices_have_letters_metadata_the_difficulty_and_python_is_a_tool_with_processes_of_its_own(math: Any) -> None:
+    assert math("mmlu-stem").task(0).prompt == "Which?\nA. x\nB. y\nC. z\nD. w"
+    assert math("math").task(0).metadata == {"subject": "Algebra", "level": 2}
     env = math("math", use=["calculator", "python"])
     _, info = env.reset(seed=0)
     assert [tool["function"]["name"] for tool in info["tools"]] == ["calculator", "python"]
@@ -128,22 +126,16 @@ def test_python_is_a_tool_with_processes_of_its_own(math: Any) -> None:
     env.close()
 
 
-def test_attempts_and_tools_keep_the_rules(tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "rows.jsonl", [PUBLISHED["math"]] * 3)
-    require_conformance(functools.partial(Math, dataset="math", data=data, attempts=3, use=["calculator"]))
-
-
-def test_choices_are_shown_with_their_letters_and_metadata_keeps_the_difficulty(math: Any) -> None:
-    assert math("mmlu-stem").task(0).prompt == "Which?\nA. x\nB. y\nC. z\nD. w"
-    assert math("math").task(0).metadata == {"subject": "Algebra", "level": 2}
-
-
-def test_an_answer_that_cannot_be_judged_is_a_failure_and_not_wrong(math: Any) -> None:
+def test_an_answer_that_cannot_be_judged_is_a_failure_and_the_question_given_back_is_wrong(math: Any) -> None:
     env = math("math", row={"problem": "What is expected?", "answer": r"\mathbb{E}[X]"})
     env.reset(seed=0)
     terminated, truncated, info = env.step(r"\boxed{7}")[2:]
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "failure")
     assert UndecidedAnswer.__name__ in info["failure"]
+    env = math("math", row={"problem": "Compute $99^2+99+1$.", "answer": "9901"}, attempts=2)
+    env.reset(seed=0)
+    assert "not right" in env.step(r"\boxed{99^2+99+1}")[0]
+    assert env.step(r"\boxed{9901}")[1] == 1.0
 
 
 @pytest.mark.parametrize(("name", "row", "complaint"), table(__file__, "malformed_rows"))
@@ -155,15 +147,14 @@ def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, ro
     assert complaint in str(error.value)
 
 
-def test_an_unknown_set_or_split_is_refused_with_the_ones_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_set_or_split_is_refused_and_the_folder_of_data_is_used_before_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)
     with pytest.raises(DataError, match="did you mean 'math500'"):
         Math(dataset="maths500")
     with pytest.raises(DataError, match="has the splits aime24, aime25, aime_1983_2023, not 'aime26'"):
         Math(dataset="aime", split="aime26")
-
-
-def test_the_folder_of_data_is_used_before_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data" / "minerva_math"
     folder.mkdir(parents=True)
     write_rows(folder / "test.jsonl", [PUBLISHED["minerva"]])
@@ -207,9 +198,7 @@ def test_a_set_that_does_not_say_what_it_repeats_is_not_called_clean(tmp_path: P
 
 
 @pytest.mark.parametrize(("name", "split", "count"), table(__file__, "published_sets"))
-def test_the_published_sets_are_read_and_their_own_answers_win(
-    name: str, split: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_published_sets_are_read_and_their_own_answers_win(name: str, split: str, count: int, monkeypatch) -> None:
     published(find_set(name).folder or name)
     monkeypatch.setenv("TURNTREE_DATA", str(SHARED))
     env = Math(dataset=name, split=split)

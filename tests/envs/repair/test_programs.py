@@ -12,7 +12,6 @@ from turntree.envs.repair.calls import outcomes
 from turntree.envs.repair.programs import Program, expected, find_program, load, programs
 
 EVERY = (*programs("train"), *programs("test"))
-every_program = pytest.mark.parametrize("program", EVERY, ids=lambda program: program.name)
 
 
 def passes(files: Mapping[str, str], name: str) -> bool:
@@ -23,7 +22,7 @@ def passes(files: Mapping[str, str], name: str) -> bool:
     return result.wasSuccessful()
 
 
-@every_program
+@pytest.mark.parametrize("program", EVERY, ids=lambda program: program.name)
 def test_the_right_program_passes_and_each_fault_is_seen_and_judged(program: Program) -> None:
     right = expected(program.name)
     assert "" not in right
@@ -46,19 +45,13 @@ def test_there_are_enough_of_them_and_those_of_the_test_are_others() -> None:
     assert len({train.task(index).metadata["program"] for index in range(10)}) == 10
 
 
-def test_our_own_source_leaves_nothing_to_import() -> None:
+def test_an_outcome_is_a_value_or_an_exceptions_name_and_our_source_leaves_nothing_to_import() -> None:
     load(find_program("formulas").modules, "formulas")
     assert not {"formulas", "scan"} & set(sys.modules)
-
-
-def test_an_outcome_is_a_value_or_the_name_of_an_exception() -> None:
     module = type("Module", (), {"add": lambda a, b: a + b, "odd": lambda: object()})
     calls = [["add", 1, 2], ["add", [1], [2]], ["add", 1, "x"], ["missing"], ["odd"]]
     given = ['{"value": 3}', '{"value": [1, 2]}', '{"raises": "TypeError"}', '{"raises": "AttributeError"}', ""]
     assert outcomes(calls, module) == given
-
-
-def test_what_does_not_exist_is_named() -> None:
     with pytest.raises(DataError, match=r"one of the programs intervals, .* got 'chess'"):
         find_program("chess")
     with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'dev'"):

@@ -7,7 +7,7 @@ from typing import Self
 from unittest.mock import Mock
 
 import pytest
-from catalogue_policies import WINNERS, always, play_as
+from catalogue_policies import WINNERS, play_as
 from machine_speed import patience
 from tables import table
 
@@ -16,9 +16,6 @@ from turntree.envs.repair.check import share_right
 from turntree.envs.repair.programs import Program, expected, find_program, programs
 from turntree.envs.repair.workspace import Workspace
 from turntree.envs.sandbox import CodeResult, CodeStatus
-
-WINNER = WINNERS["turntree/Repair-v0"]
-EVERY = (*programs("train"), *programs("test"))
 
 
 def left(files: Mapping[str, str], *, seconds: float = 0.0) -> tuple[float, dict[str, float], str]:
@@ -35,36 +32,25 @@ def left(files: Mapping[str, str], *, seconds: float = 0.0) -> tuple[float, dict
 def test_the_right_line_wins_every_task(split: str) -> None:
     env = make("turntree/Repair-v0", split=split)
     for index in range(env.num_tasks or 0):
-        played = play_as(env, WINNER, index)
+        played = play_as(env, WINNERS["turntree/Repair-v0"], index)
         assert played.won, played
     env.close()
 
 
-def test_a_program_that_nobody_touched_loses() -> None:
-    for split in ("train", "test"):
-        env = make("turntree/Repair-v0", split=split)
-        for index in range(len(programs(split))):
-            assert play_as(env, always("Done."), index).lost
-        env.close()
-
-
-def test_the_right_modules_win_without_tests_and_the_faulty_ones_lose_with_others() -> None:
+def test_the_right_modules_win_without_tests_and_faulty_ones_none_and_one_without_end_lose() -> None:
     program = find_program("cache")
     assert left(program.modules) == (1.0, {"correct": 1.0, "share": 1.0}, "")
     reward, rewards, failure = left(program.files(0) | {"test_cache.py": "import unittest\n"})
     assert (reward, rewards["correct"], failure) == (0.0, 0.0, "")
     assert 0 < rewards["share"] < 1
+    assert left({}) == (0.0, {"correct": 0.0, "share": 0.0}, "")
+    assert left({"cache.py": "while True: pass"}, seconds=0.5)[::2] == (0.0, "")
 
 
 @pytest.mark.parametrize(("name", "source"), table(__file__, "cheats"), ids=lambda text: text[:40].strip())
 def test_what_does_not_compute_the_values_loses(name: str, source: str) -> None:
     reward, rewards, failure = left({"cache.py": source})
     assert (reward, rewards["correct"], failure) == (0.0, 0.0, ""), name
-
-
-def test_no_program_or_one_without_end_loses() -> None:
-    assert left({}) == (0.0, {"correct": 0.0, "share": 0.0}, "")
-    assert left({"cache.py": "while True: pass"}, seconds=0.5)[::2] == (0.0, "")
 
 
 class Runner:
@@ -92,7 +78,7 @@ def given_away(code: str, program: Program) -> list[str]:
 
 
 def test_the_sandbox_is_given_calls_and_no_values() -> None:
-    for program in EVERY:
+    for program in (*programs("train"), *programs("test")):
         runner = Runner()
         share_right(program.name, {"judged": "once"}, lambda runner=runner: runner)  # type: ignore[arg-type,misc]
         (code,) = runner.seen
@@ -112,16 +98,13 @@ def test_neither_tasks_nor_openings_have_the_right_line() -> None:
             assert json.dumps(fault.right)[1:-1] not in shown
 
 
-def test_the_same_files_are_judged_once_and_others_again() -> None:
+def test_the_same_files_are_judged_once_others_again_and_a_lost_report_is_not_remembered() -> None:
     made = Mock(side_effect=Workspace().make_runner)
     files = {**find_program("runs").modules, "a": "this test's own"}
     assert [share_right("runs", files, made) for _ in range(2)] == [1.0, 1.0]
     assert made.call_count == 1
     assert share_right("runs", {**files, "runs.py": "decode = len"}, made) < 1
     assert made.call_count == 2
-
-
-def test_a_report_that_was_lost_is_not_remembered() -> None:
     files = {**find_program("runs").modules, "b": "this test's own"}
     assert share_right("runs", files, Runner) == 0  # type: ignore[arg-type,return-value]
     assert share_right("runs", files, Workspace().make_runner) == 1

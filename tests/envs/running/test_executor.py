@@ -39,7 +39,7 @@ def test_outcomes_stand_in_the_order_of_the_calls(seconds: float | None, shares_
     assert [outcome.text for outcome in executor.run(jobs)] == ["0", "1", "2", "3", "4"]
 
 
-def test_calls_without_state_run_at_once() -> None:
+def test_calls_without_state_run_at_once_and_those_with_state_one_after_another() -> None:
     meeting = threading.Barrier(3, timeout=patience(10))
 
     def meet() -> str:
@@ -47,9 +47,6 @@ def test_calls_without_state_run_at_once() -> None:
         return "met"
 
     assert [o.text for o in ToolExecutor(seconds=1000).run([job(meet)] * 3)] == ["met"] * 3
-
-
-def test_calls_with_state_run_one_after_another() -> None:
     running: list[int] = []
 
     def alone() -> str:
@@ -71,13 +68,15 @@ def test_without_a_deadline_everything_runs_in_the_thread_of_the_caller() -> Non
     assert with_deadline[0].text != name
 
 
-def test_a_late_call_is_given_up_at_its_deadline_and_told_to_the_model(stuck: Callable[[], str]) -> None:
+def test_a_late_call_is_given_up_at_its_deadline_or_the_episodes_and_told_to_the_model(stuck):
     executor = ToolExecutor(seconds=patience(0.2))
     quick, late, also = executor.run([job(say("a")), job(stuck), job(say("b"))])
     assert (quick.text, also.text) == ("a", "b")
     assert isinstance(late.error, ToolError)
     assert str(late.error) == f"search took longer than {executor.seconds:g} s and was given up"
     assert late.late
+    [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=patience(0.2))
+    assert outcome.late
 
 
 def test_a_late_call_with_state_is_a_failure_and_nothing_runs_after_it(stuck: Callable[[], str]) -> None:
@@ -97,25 +96,14 @@ def test_a_call_that_found_no_thread_is_a_failure_not_the_fault_of_the_model(stu
     assert "all 1 threads were busy" in str(never.error)
 
 
-def test_what_is_left_to_the_episode_bounds_a_call_too(stuck: Callable[[], str]) -> None:
-    [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=patience(0.2))
-    assert outcome.late
-
-
-def test_errors_are_told_apart_and_calls_after_a_failure_are_not_run() -> None:
+def test_errors_are_told_apart_long_output_is_cut_and_a_pickled_executor_has_the_same_bounds() -> None:
     ran: list[int] = []
     fails = [job(Mock(side_effect=error)) for error in (ToolError("no such item"), OSError("gone"))]
     said, failed = ToolExecutor().run([*fails, job(lambda: str(ran.append(1)))])
     assert (said.failed, failed.failed, ran) == (False, True, [])
-
-
-def test_long_output_is_cut_with_a_mark_that_says_how_much() -> None:
     [outcome] = ToolExecutor(max_output=10).run([job(say("x" * 1000 + "end"))])
     assert outcome.text == "xxxxx\n[... 993 characters left out ...]\nxxend"
     assert cut("x" * 300, None) == "x" * 300
-
-
-def test_a_pickled_executor_has_the_same_bounds() -> None:
     executor = ToolExecutor(seconds=3, max_output=7, max_workers=2)
     executor.run([job(say("started"))])
     copy = pickle.loads(pickle.dumps(executor))

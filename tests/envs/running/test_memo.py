@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import playing
 import pytest
-from playing import call
+from playing import call, made_up
 
 from turntree.envs import Env, Message, Reply, ResultMemo, Task, tool
 from turntree.envs.errors import ToolError
@@ -21,13 +21,8 @@ class Notes(Env):
         self.notes: list[str] = []
         return list(super().start(task))
 
-    @tool
+    @made_up
     def write(self, text: str) -> str:
-        """Write a note.
-
-        Args:
-            text: The note.
-        """
         RUNS["write"] += 1
         self.notes.append(text)
         return f"{len(self.notes)} notes"
@@ -111,7 +106,7 @@ def test_a_restored_episode_remembers_at_its_own_point(memo: ResultMemo) -> None
     assert env.step(call(NOTES, "read"))[0] == "a"
 
 
-def test_the_oldest_results_go_first() -> None:
+def test_the_oldest_results_go_first_also_where_threads_share_a_memo() -> None:
     memo = ResultMemo(2)
     memo.put("a", "1")
     memo.put("b", "2")
@@ -120,9 +115,6 @@ def test_the_oldest_results_go_first() -> None:
     assert [memo.get(key) for key in "bac"] == [None, "1", "3"]
     with pytest.raises(ValueError, match="max_results=0"):
         ResultMemo(0)
-
-
-def test_threads_may_share_a_memo() -> None:
     memo = ResultMemo(5)
 
     def work(_: int) -> None:

@@ -16,11 +16,21 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
-def test_results_and_errors_come_back_through_the_future() -> None:
+def test_results_and_errors_come_back_idle_threads_end_and_nothing_is_taken_after_the_end() -> None:
     with WorkerPool(2) as pool:
         assert pool.submit(divmod, 7, 2).result(timeout=patience(10)) == (3, 1)
         with pytest.raises(ZeroDivisionError):
             pool.submit(divmod, 7, 0).result(timeout=patience(10))
+    pool = WorkerPool(4, idle_seconds=0.01)
+    pool.submit(int).result(timeout=patience(10))
+    eventually(lambda: pool.num_threads == 0)
+    assert pool.submit(int).result(timeout=patience(10)) == 0
+    with pytest.raises(ValueError, match="at least one worker"):
+        WorkerPool(0)
+    pool = WorkerPool(1)
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(int)
 
 
 def test_no_more_threads_are_started_than_calls_wait() -> None:
@@ -42,7 +52,7 @@ def test_calls_beyond_the_bound_wait_for_their_turn(gate: threading.Event) -> No
         assert pool.num_threads == 2
 
 
-def test_a_call_that_is_given_up_makes_room_for_others(gate: threading.Event) -> None:
+def test_a_call_that_is_given_up_makes_room_for_others_or_is_cancelled(gate: threading.Event) -> None:
     with WorkerPool(1) as pool:
         stuck = pool.submit(gate.wait, 1000)
         after = pool.submit(lambda: "went on")
@@ -51,31 +61,12 @@ def test_a_call_that_is_given_up_makes_room_for_others(gate: threading.Event) ->
         pool.give_up(stuck)
         assert after.result(timeout=patience(10)) == "went on"
         assert pool.num_threads == 1
-
-
-def test_a_call_that_has_not_begun_is_cancelled_when_given_up(gate: threading.Event) -> None:
     with WorkerPool(1) as pool:
         pool.submit(gate.wait, 1000)
         waiting = pool.submit(int)
         pool.give_up(waiting)
         gate.set()
         assert waiting.cancelled()
-
-
-def test_idle_threads_end() -> None:
-    pool = WorkerPool(4, idle_seconds=0.01)
-    pool.submit(int).result(timeout=patience(10))
-    eventually(lambda: pool.num_threads == 0)
-    assert pool.submit(int).result(timeout=patience(10)) == 0
-
-
-def test_a_pool_has_a_worker_and_takes_nothing_after_its_end() -> None:
-    with pytest.raises(ValueError, match="at least one worker"):
-        WorkerPool(0)
-    pool = WorkerPool(1)
-    pool.shutdown()
-    with pytest.raises(RuntimeError, match="shut down"):
-        pool.submit(int)
 
 
 def test_a_stuck_call_does_not_keep_the_interpreter_from_ending() -> None:

@@ -24,21 +24,18 @@ def test_the_container_has_no_network_no_privileges_and_bounds() -> None:
     assert {"--pids-limit=5", "--memory=1000", "--memory-swap=1000", "--pull=never"} <= set(command)
 
 
-def test_code_runs_and_its_end_is_told_apart(docker: str) -> None:
+def test_ends_of_the_code_are_told_apart_and_a_docker_that_fails_is_no_verdict(docker: str) -> None:
     sandbox = DockerSandbox("img", docker=docker, limits=SandboxLimits(output_bytes=10))
     good = sandbox.run("import sys; print('x' * 30); print('oops', file=sys.stderr)")
     assert (good.status, good.stdout, good.stderr, good.dropped_bytes) == (CodeStatus.OK, "x" * 10, "oops\n", 21)
     assert sandbox.run("1/0").status is CodeStatus.ERROR
+    with pytest.raises(SandboxError, match="No such image"):
+        DockerSandbox("missing", docker=docker).run("1")
+    with pytest.raises(SandboxError, match="install Docker"):
+        DockerSandbox(docker="/no/such/docker").run("1")
 
 
 def test_the_deadline_kills_the_container_by_name(docker: str) -> None:
     limits, start = SandboxLimits(seconds=0.1), patience(0.5)
     result = DockerSandbox("img", docker=docker, limits=limits, start_seconds=start).run("import time; time.sleep(1e6)")
     assert (result.status, result.error) == (CodeStatus.TIMEOUT, "stopped after 0.1 s")
-
-
-def test_a_docker_that_fails_is_no_verdict_on_the_code(docker: str) -> None:
-    with pytest.raises(SandboxError, match="No such image"):
-        DockerSandbox("missing", docker=docker).run("1")
-    with pytest.raises(SandboxError, match="install Docker"):
-        DockerSandbox(docker="/no/such/docker").run("1")

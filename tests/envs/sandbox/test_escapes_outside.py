@@ -46,14 +46,11 @@ def test_a_socket_reaches_a_server() -> None:
         server.accept()[0].close()
 
 
-def test_memory_is_had_outside_of_processes() -> None:
+def test_memory_is_had_outside_of_processes_and_a_signal_can_be_left_behind() -> None:
     code = (
         "import ctypes, mmap, os; c = ctypes.CDLL(None)\nos.write(os.memfd_create('x'), b'x'); mmap.mmap(-1, 1 << 20)\n"
         "segment = c.shmget(0, 1 << 20, 0o1600); print(segment >= 0, c.shmctl(segment, 0, None))"
     )
     assert run(code) == "True 0\n"
-
-
-def test_a_signal_can_be_left_behind() -> None:
     code = "import ctypes, fcntl; print(ctypes.CDLL(None).timer_create(0, 0, ctypes.byref(ctypes.c_void_p())))"
     assert run(f"{code}; fcntl.fcntl(0, 10, 18)") == "0\n"

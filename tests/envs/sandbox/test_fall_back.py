@@ -1,7 +1,5 @@
 """What happens where the kernel refuses namespaces."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -19,22 +17,14 @@ needs_python = pytest.mark.skipif(not os.access(SYSTEM_PYTHON, os.X_OK), reason=
 
 
 @needs_python
-def test_it_is_said_once_and_why() -> None:
+def test_it_is_said_once_and_why_can_be_forbidden_and_is_none_where_it_is_asked_for() -> None:
     done = run_poorly(RUN, TURNTREE_ISOLATION="")
     assert done.stdout == "ok process True\n" * 2
     assert done.stderr.count("IsolationWarning") == 1
     assert "Operation not permitted), and can read every file that its user may read" in done.stderr
-
-
-@needs_python
-def test_it_can_be_forbidden() -> None:
     done = run_poorly(RUN, TURNTREE_ISOLATION="namespaces")
     assert "cannot be confined here with isolation='namespaces'" in done.stderr
     assert not done.stdout
-
-
-@needs_python
-def test_what_is_asked_for_by_name_is_no_fall_back() -> None:
     assert "Warning" not in run_poorly(RUN, TURNTREE_ISOLATION="process").stderr
 
 

@@ -31,13 +31,7 @@ def session() -> Iterator[PythonSandbox]:
 def test_output_and_the_value_of_the_last_line_come_back(sandbox: PythonSandbox) -> None:
     result = sandbox.run("x = 6\nprint('six')\nx * 7")
     assert (result.status, result.stdout, result.stderr, result.error) == (CodeStatus.OK, "six\n42\n", "", "")
-
-
-def test_a_line_on_the_error_stream_is_no_failure(sandbox: PythonSandbox) -> None:
-    result = sandbox.run("import sys, warnings; warnings.warn('old'); print('oops', file=sys.stderr); print(1)")
-    assert result.ok
-    assert "oops" in result.stderr
-    assert result.to_text().startswith("1\n")
+    assert python("-c", "6 * 7").stdout == "", "a script prints no values"
 
 
 @pytest.mark.parametrize(("code", "status", "reason"), table(__file__, "bad_ends"))
@@ -47,15 +41,18 @@ def test_every_bad_end_is_told_apart(code: str, status: str, reason: str) -> Non
     assert (result.status, reason in result.error) == (status, True)
 
 
-def test_a_clean_exit_is_a_success(sandbox: PythonSandbox) -> None:
+def test_a_clean_exit_is_a_success_a_traceback_shows_the_code_alone_and_every_run_begins_anew(sandbox):
     assert sandbox.run("print(1); raise SystemExit").ok
     assert sandbox.run("import os; os._exit(0)").ok
-
-
-def test_the_traceback_shows_the_code_and_nothing_of_the_sandbox(sandbox: PythonSandbox) -> None:
+    result = sandbox.run("import sys, warnings; warnings.warn('old'); print('oops', file=sys.stderr); print(1)")
+    assert result.ok
+    assert "oops" in result.stderr
+    assert result.to_text().startswith("1\n")
     error = sandbox.run("def f():\n    return 1 / 0\nf()").error
     assert "return 1 / 0" in error
     assert "cells.py" not in error
+    sandbox.run("x = 1")
+    assert "NameError" in sandbox.run("x").error
 
 
 def test_installed_packages_can_be_imported_or_not() -> None:
@@ -72,10 +69,6 @@ def test_code_runs_as_a_script_does(sandbox: PythonSandbox, code: str) -> None:
     script = python("-c", code, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     result = sandbox.run(code)
     assert (result.ok, result.stdout) == (script.returncode == 0, script.stdout), result.to_text()
-
-
-def test_but_the_value_of_a_last_expression_is_printed(sandbox: PythonSandbox) -> None:
-    assert (python("-c", "6 * 7").stdout, sandbox.run("6 * 7").stdout) == ("", "42\n")
 
 
 def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
@@ -97,27 +90,11 @@ def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
     return statuses.get(status, result.status == status) and same
 
 
-def reported(*, ends: bool) -> list[dict[str, Any]]:
-    """The scripts of reports that end, or that do not, but for those of sessions."""
-    rows = [row for row in shared_rows("env_cases_3.jsonl", "PythonSandbox") if row["kind"] != "session"]
-    return [row for row in rows if (row["right"][0] == "timeout" or "while True" in row["prediction"]) is not ends]
-
-
 def test_scripts_of_other_projects_reports_run_as_they_were_meant(sandbox: PythonSandbox) -> None:
-    assert [row["id"] for row in reported(ends=True) if not as_meant(row, sandbox)] == []
-
-
-@pytest.mark.slow
-def test_scripts_that_do_not_end_are_stopped_as_they_were_meant_to_be() -> None:
-    with PythonSandbox(limits=SandboxLimits(seconds=2, memory_bytes=256 << 20)) as sandbox:
-        assert [row["id"] for row in reported(ends=False) if not as_meant(row, sandbox)] == []
-
-
-@pytest.mark.slow
-def test_a_session_of_reports_remembers_and_is_new_after_a_deadline(session: PythonSandbox) -> None:
-    session.run("x = 5")
-    rows = shared_rows("env_cases_3.jsonl", "PythonSandbox")
-    assert [row["id"] for row in rows if row["kind"] == "session" and not as_meant(row, session)] == []
+    """Those that end, but for those of sessions."""
+    rows = [row for row in shared_rows("env_cases_3.jsonl", "PythonSandbox") if row["kind"] != "session"]
+    ending = [row for row in rows if row["right"][0] != "timeout" and "while True" not in row["prediction"]]
+    assert [row["id"] for row in ending if not as_meant(row, sandbox)] == []
 
 
 @pytest.mark.parametrize(
@@ -134,32 +111,20 @@ def test_what_was_written_before_a_deadline_is_kept(code: str) -> None:
     assert (result.status, "so far" in result.to_text()) == ("timeout", True)
 
 
-def test_a_session_keeps_what_was_imported_from_the_future_and_what_a_thread_prints_late(
-    session: PythonSandbox,
-) -> None:
-    late = "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.1), print('late'))); t.start()"
-    assert session.run(f"from __future__ import annotations\n{late}").ok
-    assert session.run("def f(x: int): pass\nt.join(); f.__annotations__").stdout == "late\n{'x': 'int'}\n"
-
-
-def test_without_a_session_every_run_begins_anew(sandbox: PythonSandbox) -> None:
-    sandbox.run("x = 1")
-    assert "NameError" in sandbox.run("x").error
-
-
-def test_a_session_keeps_variables_also_after_an_exception(session: PythonSandbox) -> None:
+def test_a_session_keeps_variables_imports_from_the_future_and_what_a_thread_prints_late(session):
     session.run("x = 1")
     session.run("x += 1\n1/0")
     assert session.run("x").stdout == "2\n"
+    late = "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.1), print('late'))); t.start()"
+    assert session.run(f"from __future__ import annotations\n{late}").ok
+    assert session.run("def f(x: int): pass\nt.join(); f.__annotations__").stdout == "late\n{'x': 'int'}\n"
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
     [("import time; time.sleep(1000)", CodeStatus.TIMEOUT), ("import os; os._exit(1)", CodeStatus.ERROR)],
 )
-def test_a_session_begins_anew_after_a_deadline_or_a_death(
-    session: PythonSandbox, code: str, status: CodeStatus
-) -> None:
+def test_a_session_begins_anew_after_a_deadline_or_a_death(session, code, status):
     session.run("x = 1")
     assert session.run(code).status is status
     assert "NameError" in session.run("x").error

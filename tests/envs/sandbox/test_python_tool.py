@@ -27,20 +27,14 @@ def bench() -> Any:
     env.close()
 
 
-def test_state_lasts_through_an_episode_and_no_longer(bench: Bench) -> None:
+def test_state_lasts_through_an_episode_and_errors_and_a_lost_session_are_told_to_the_model(bench: Bench) -> None:
     assert say(bench, "x = 20") == "(no output)"
     assert say(bench, "x + 1") == "21"
     bench.reset(seed=0)
     assert "NameError: name 'x' is not defined" in say(bench, "x")
-
-
-def test_errors_are_told_to_the_model_with_the_output_before_them(bench: Bench) -> None:
     said = say(bench, "print('so far')\n1/0")
     assert said.startswith("Error: so far\nTraceback")
     assert "ZeroDivisionError" in said
-
-
-def test_a_lost_session_is_told_to_the_model(bench: Bench) -> None:
     say(bench, "x = 1")
     said = say(bench, "import time; time.sleep(1000)")
     assert said.endswith(f"stopped after {SECONDS:g} s\nThe session has begun anew: its variables are lost.")

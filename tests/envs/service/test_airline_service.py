@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any
@@ -8,7 +6,7 @@ import pytest
 from playing import call, use
 from tables import table
 
-from turntree.envs import Task, ToolError, make, require_conformance
+from turntree.envs import Task, ToolError, make
 from turntree.envs.service.airline import AirlineDesk
 from turntree.envs.service.airline_policy import FREE_BAGS, VOUCHER
 from turntree.envs.service.airline_service import AirlineService
@@ -87,7 +85,7 @@ def test_an_agent_that_cancels_what_may_not_be_cancelled_loses() -> None:
     assert env.step(f"Cancelled; {TASKS[index].metadata['outputs'][0]} dollars.")[4]["rewards"]["database"] == 0.0
 
 
-def test_a_cancelled_booking_gives_money_and_seats_back_once() -> None:
+def test_a_cancelled_booking_gives_money_and_seats_back_once_and_a_voucher_is_used_up() -> None:
     own = desk()
     booking = booking_where(cabin="economy")
     flight = booking["flight"]
@@ -102,6 +100,12 @@ def test_a_cancelled_booking_gives_money_and_seats_back_once() -> None:
     assert cancelled["payment_history"][1] == {**paid, "transaction_type": "refund"}
     with pytest.raises(ToolError, match="the booking is cancelled"):
         run(own, "cancel_booking", booking_id=booking["booking_id"])
+    own = desk()
+    booking = booking_where(cabin="economy")
+    voucher = run(own, "send_voucher", customer_id=booking["customer_id"], amount=VOUCHER)
+    run(own, "add_bags", booking_id=booking["booking_id"], bags=2, paid_bags=2, payment_method_id=voucher["id"])
+    with pytest.raises(ToolError, match="insufficient voucher balance"):
+        run(own, "add_bags", booking_id=booking["booking_id"], bags=1, paid_bags=1, payment_method_id=voucher["id"])
 
 
 def test_a_refusal_changes_nothing() -> None:
@@ -109,12 +113,17 @@ def test_a_refusal_changes_nothing() -> None:
     booking = booking_where(cabin="economy")
     here, cents = booking["booking_id"], {"payment_method_id": "nobody"}
     other = next(f for f in airline().records["flights"].values() if f["origin"] != booking["origin"])
+    methods = airline().records["customers"][booking["customer_id"]]["payment_methods"].values()
+    gift = next(method for method in methods if method["source"] == "gift_card")
+    most = int(gift["balance"] // 40)  # that it covers
+    bags = {"bags": 9 + most, "paid_bags": most + 1, "payment_method_id": gift["id"]}
     for name, arguments, said in [
         ("change_cabin", {"cabin": "economy", **cents}, "in economy already"),
         ("change_flight", {"number": other["number"], "date": booking["flight"]["date"], **cents}, "does not go from"),
         ("change_flight", {"number": booking["flight"]["number"], "date": "2031-1-1", **cents}, "does not go on"),
         ("add_bags", {"bags": 1, "paid_bags": 2, **cents}, "no more paid ones"),
         ("add_bags", {"bags": 1, "paid_bags": 1, **cents}, "payment method not found"),
+        ("add_bags", bags, "insufficient gift card balance"),
         ("correct_name", {"passenger": 9, "name": "A B"}, "counted from 1"),
     ]:
         with pytest.raises(ToolError, match=said):
@@ -124,40 +133,10 @@ def test_a_refusal_changes_nothing() -> None:
     assert own.database.changes() == {}
 
 
-def test_a_gift_card_has_to_cover_an_amount_in_full() -> None:
-    own = desk()
-    booking = booking_where(cabin="economy")
-    customer = airline().records["customers"][booking["customer_id"]]
-    gift = next(m for m in customer["payment_methods"].values() if m["source"] == "gift_card")
-    most = int(gift["balance"] // 40)
-    arguments = {"bags": 9 + most, "paid_bags": most + 1, "payment_method_id": gift["id"]}
-    with pytest.raises(ToolError, match="insufficient gift card balance"):
-        run(own, "add_bags", booking_id=booking["booking_id"], **arguments)
-    assert own.database.changes() == {}
-
-
-def test_a_voucher_pays_and_is_used_up() -> None:
-    own = desk()
-    booking = booking_where(cabin="economy")
-    voucher = run(own, "send_voucher", customer_id=booking["customer_id"], amount=VOUCHER)
-    run(own, "add_bags", booking_id=booking["booking_id"], bags=2, paid_bags=2, payment_method_id=voucher["id"])
-    with pytest.raises(ToolError, match="insufficient voucher balance"):
-        run(own, "add_bags", booking_id=booking["booking_id"], bags=1, paid_bags=1, payment_method_id=voucher["id"])
-
-
-def test_the_policy_states_the_amounts_that_tasks_count_with() -> None:
+def test_the_policy_states_the_amounts_splits_differ_and_copies_hold_no_records() -> None:
     policy = AirlineService().policy
     assert f"given {VOUCHER} dollars" in policy
     assert f"{FREE_BAGS['gold']} with gold" in policy
-
-
-def test_splits_differ_and_copies_hold_no_records() -> None:
     assert airline_task("train", 0).prompt != airline_task("test", 0).prompt
     assert len(pickle.dumps(airline())) < 200
     assert pickle.loads(pickle.dumps(airline())) is airline()
-
-
-def test_it_keeps_the_rules() -> None:
-    action = TASKS[0].metadata["actions"][0]
-    turn = call(AirlineService(), action["name"], **action["kwargs"])
-    require_conformance(AirlineService, [turn, "Are you sure?", "Good bye."])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from catalogue_policies import HAND_OVER, LOSERS, WINNERS, play_as
-from playing import call, published, use
+from playing import call, published, run, use
 from small_shop import ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 from tables import table
 
@@ -47,9 +47,7 @@ def test_an_agent_that_does_what_is_asked_and_tells_wins(shop: Path) -> None:
         ([CANCEL, MOVE], "15.0", {"database": 0.0}),
     ],
 )
-def test_an_agent_that_does_something_else_or_does_not_tell_loses(
-    shop: Path, calls: list[tuple[str, dict[str, Any]]], said: str, rewards: dict[str, float]
-) -> None:
+def test_an_agent_that_does_something_else_or_does_not_tell_loses(shop, calls, said, rewards):
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 0})
     for name, arguments in calls:
@@ -59,16 +57,13 @@ def test_an_agent_that_does_something_else_or_does_not_tell_loses(
     assert rewards.items() <= info["rewards"].items()
 
 
-def test_what_tools_say_is_not_told_by_the_agent(shop: Path) -> None:
+def test_what_tools_say_is_not_told_by_the_agent_and_a_transfer_ends_the_dialogue(shop: Path) -> None:
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 0})
     assert "15.0" in use(env, "get_order_details", order_id="#W1")
     use(env, "think", thought="15.0")
     assert "malformed" in env.step("15.0 <tool_call>{")[0]
     assert env.step("Good bye.")[4]["rewards"]["told"] == 0.0
-
-
-def test_after_a_transfer_the_next_words_end_the_dialogue(shop: Path) -> None:
     env = make("turntree/RetailService-v0", data=shop)
     env.reset(options={"index": 1})
     use(env, "transfer_to_human_agents", summary="?")
@@ -97,7 +92,7 @@ def test_it_keeps_the_rules(shop: Path) -> None:
     require_conformance(functools.partial(RetailService, data=shop), [*calls, "Are you sure?", "Good bye."])
 
 
-def test_snapshots_hold_the_edited_records_only(shop: Path) -> None:
+def test_snapshots_hold_the_edited_records_only_and_edits_stay_with_their_database(shop: Path) -> None:
     env = RetailService(data=shop)
     env.reset(options={"index": 0})
     use(env, CANCEL[0], **CANCEL[1])
@@ -107,16 +102,20 @@ def test_snapshots_hold_the_edited_records_only(shop: Path) -> None:
     env.reset(options={"index": 0})
     env.restore(state)
     assert '"cancelled"' in use(env, "get_order_details", order_id="#W1")
+    tables = read_tables(shop, "retail", TABLES)
+    one, other = Database(tables), Database(tables)
+    one.edit("orders", "#W1")["status"] = "lost"
+    assert one.changes()["orders"]["#W1"]["status"] == "lost"
+    assert other.changes() == {}
+    one.edit("orders", "#W1")["status"] = "pending"
+    assert one.changes() == {}
+    assert dict(other.rows("orders"))["#W1"] == ORDERS["#W1"]
+    assert pickle.loads(pickle.dumps(one)).read("orders", "#W2") == ORDERS["#W2"]
 
 
 @pytest.fixture
 def desk(shop: Path) -> RetailDesk:
     return RetailDesk(Database(read_tables(shop, "retail", TABLES)))
-
-
-def run(desk: RetailDesk, name: str, **arguments: Any) -> str:
-    tool = next(tool for tool in desk.tools if tool.name == name)
-    return tool.run(arguments, owner=desk)
 
 
 def test_cancelling_refunds_a_gift_card_at_once(desk: RetailDesk) -> None:
@@ -158,35 +157,19 @@ def test_exchanges_and_returns_are_noted_on_the_order(desk: RetailDesk) -> None:
 
 
 @pytest.mark.parametrize(("name", "arguments", "complaint"), table(__file__, "impossible_calls"))
-def test_what_cannot_be_done_is_said_to_the_agent(
-    desk: RetailDesk, name: str, arguments: dict[str, Any], complaint: str
-) -> None:
+def test_what_cannot_be_done_is_said_to_the_agent(desk, name, arguments, complaint):
     with pytest.raises(Exception, match=complaint):
         run(desk, name, **arguments)
     assert desk.database.changes() == {}
 
 
 @pytest.mark.parametrize(("item_ids", "new_item_ids", "method", "complaint"), table(__file__, "refused_swaps"))
-def test_a_refused_swap_changes_nothing(
-    desk: RetailDesk, item_ids: list[str], new_item_ids: list[str], method: str, complaint: str
-) -> None:
+def test_a_refused_swap_changes_nothing(desk, item_ids, new_item_ids, method, complaint):
     arguments = {"item_ids": item_ids, "new_item_ids": new_item_ids, "payment_method_id": method}
     for name, order_id in (("modify_pending_order_items", "#W1"), ("exchange_delivered_order_items", "#W2")):
         with pytest.raises(Exception, match=complaint):
             run(desk, name, order_id=order_id, **arguments)
     assert desk.database.changes() == {}
-
-
-def test_edits_stay_with_their_database(shop: Path) -> None:
-    tables = read_tables(shop, "retail", TABLES)
-    one, other = Database(tables), Database(tables)
-    one.edit("orders", "#W1")["status"] = "lost"
-    assert one.changes()["orders"]["#W1"]["status"] == "lost"
-    assert other.changes() == {}
-    one.edit("orders", "#W1")["status"] = "pending"
-    assert one.changes() == {}
-    assert dict(other.rows("orders"))["#W1"] == ORDERS["#W1"]
-    assert pickle.loads(pickle.dumps(one)).read("orders", "#W2") == ORDERS["#W2"]
 
 
 def test_the_published_layout_is_read_too(tmp_path: Path) -> None:

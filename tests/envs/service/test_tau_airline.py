@@ -1,17 +1,15 @@
 """tau-bench's own airline: what its tools do, and its tasks."""
 
-import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 from catalogue_policies import HAND_OVER, LOSERS, WINNERS, play_as
 from odd_arguments import odd_arguments
-from playing import another, call, published, use
+from playing import another, call, published, run
 from small_airline import write_airline
 from tables import table
 
-from turntree.envs import DataError, require_conformance
+from turntree.envs import DataError
 from turntree.envs.errors import ToolError
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.desk import worked
@@ -32,34 +30,13 @@ def desk(airline: Path) -> TauAirlineDesk:
     return TauAirlineDesk(Database(read_tables(airline, "airline", TABLES)))
 
 
-def run(desk: TauAirlineDesk, name: str, **arguments: Any) -> str:
-    return next(tool for tool in desk.tools if tool.name == name).run(arguments, owner=desk)
-
-
-def test_an_agent_that_does_what_is_asked_and_tells_wins(airline: Path) -> None:
-    env = TauAirline(data=airline)
-    opening, info = env.reset(options={"index": 1})
-    assert "Be punctual." in opening
-    assert len(info["tools"]) == 14
-    bags = {"reservation_id": "AAAAAA", "total_baggages": 2, "nonfree_baggages": 1, "payment_id": "gift_card_1"}
-    assert '"total_baggages": 2' in use(env, "update_reservation_baggages", **bags)
-    _, reward, terminated, _, info = env.step("You now have 2 bags.")
-    assert (reward, terminated, info["rewards"]) == (1.0, True, {"database": 1.0, "told": 1.0})
-
-
 def test_what_is_not_allowed_is_looked_into_and_refused(airline: Path) -> None:
     env = TauAirline(data=airline)
     for turns, reward in (([], 0.0), ([call(env, "get_reservation_details", reservation_id="AAAAAA")], 1.0)):
-        env.reset(options={"index": 2})
+        assert "Be punctual." in env.reset(options={"index": 2})[0]
         for turn in turns:
             env.step(turn)
         assert env.step("I am sorry, that is not possible.")[1] == reward
-
-
-def test_it_keeps_the_rules(airline: Path) -> None:
-    env = TauAirline(data=airline)
-    calls = [call(env, "book_reservation", **BOOKING), call(env, "cancel_reservation", reservation_id="AAAAAA")]
-    require_conformance(functools.partial(TauAirline, data=airline), [*calls, "Are you sure?", "Good bye."])
 
 
 def test_a_booking_is_paid_in_full_and_takes_its_seats(desk: TauAirlineDesk) -> None:
@@ -105,9 +82,7 @@ def test_flights_with_a_stop_leave_after_the_first_has_arrived(desk: TauAirlineD
 
 
 @pytest.mark.parametrize(("name", "arguments", "complaint"), table(__file__, "refused_by_the_airline"))
-def test_what_cannot_be_done_is_said_to_the_agent_and_changes_nothing(
-    desk: TauAirlineDesk, name: str, arguments: dict[str, Any], complaint: str
-) -> None:
+def test_what_cannot_be_done_is_said_to_the_agent_and_changes_nothing(desk, name, arguments, complaint):
     full = {**BOOKING, **arguments} if name == "book_reservation" else arguments
     with pytest.raises(ToolError, match=complaint):
         run(desk, name, **full)

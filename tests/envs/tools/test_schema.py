@@ -34,11 +34,8 @@ def search(query: str, limit: int = 5) -> list[str]:
     return [query] * limit
 
 
-def test_the_schema_of_a_function_in_full() -> None:
+def test_the_schema_of_a_function_in_full_with_lines_that_continue_an_argument() -> None:
     assert function_schema(search) == table(__file__, "search_schema")
-
-
-def test_a_continuation_line_with_a_colon_stays_with_its_argument() -> None:
     doc = parse_docstring("Do.\n\nArgs:\n    a (int): one,\n        note: not an argument\n    b: two")
     assert doc.arguments == {"a": "one, note: not an argument", "b": "two"}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playing import Errand, call, use
+from playing import Errand, call, made_up, use
 from tables import table
 
 from turntree.envs import (
@@ -42,36 +42,28 @@ class Counter(Errand):
         super().__init__()
         self.total = 0
 
-    @tool
+    @made_up
     def add(self, amount: int) -> int:
-        """Add to the total.
-
-        Args:
-            amount: How much
-        """
         self.total += amount
         return self.total
 
 
-def test_a_tool_still_is_its_function() -> None:
+def test_a_tool_still_is_its_function_returns_text_or_json_and_survives_copy_and_pickle() -> None:
     assert describe("cup", count=2) == {"name": "cup", "count": 2}
     assert describe.__doc__.startswith("Describe a thing.")
     assert repr(describe) == "Tool(describe(name, count))"
-
-
-def test_run_returns_text_as_it_is_and_anything_else_as_json() -> None:
     assert calculator.run({"expression": "1+1"}) == "2"
     assert describe.run({"name": "cüp"}) == '{"name": "cüp", "count": 1}'
+    assert pickle.loads(pickle.dumps(describe)) is describe
+    assert pickle.loads(pickle.dumps(Counter.tools)) == Counter.tools
+    assert copy.deepcopy(describe) is describe
+    with pytest.raises(ToolDefinitionError, match="needs a docstring"):
+        Tool(lambda: 1)
 
 
 class Waiting(Errand):
-    @tool
+    @made_up
     async def wait(self, text: str) -> dict[str, str]:
-        """Wait a moment.
-
-        Args:
-            text: What to say then
-        """
         await asyncio.sleep(0)
         if text == "no":
             raise ToolError("not now")
@@ -92,13 +84,8 @@ def test_a_coroutine_is_run_to_its_end_in_a_loop_and_without() -> None:
 
 def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may_replace_it() -> None:
     class Doubling(Counter):
-        @tool
+        @made_up
         def add(self, amount: int) -> int:
-            """Add twice to the total.
-
-            Args:
-                amount: How much
-            """
             return Counter.add(self, 2 * amount)
 
     for kind, said in ((Counter, "4"), (Doubling, "8")):
@@ -108,24 +95,8 @@ def test_a_decorated_method_becomes_a_tool_of_its_environment_and_a_subclass_may
         assert counter.add(3) == int(said) * 7 // 4
 
 
-def test_tools_survive_copy_and_pickle_as_themselves() -> None:
-    assert pickle.loads(pickle.dumps(describe)) is describe
-    assert pickle.loads(pickle.dumps(Counter.tools)) == Counter.tools
-    assert copy.deepcopy(describe) is describe
-
-
-def test_a_function_that_cannot_be_a_tool_is_refused_at_once() -> None:
-    with pytest.raises(ToolDefinitionError, match="needs a docstring"):
-        Tool(lambda: 1)
-
-
-@tool
+@made_up
 def hint(context: Context, loud: bool = False) -> str:
-    """Say the answer.
-
-    Args:
-        loud: In capitals
-    """
     return context.task.answer.upper() if loud else context.task.answer
 
 
@@ -134,10 +105,14 @@ def ask(call: ToolCall, *tools: Tool, **kwargs: Any) -> Message:
     return answer(call, outcome)
 
 
-def test_the_answer_names_the_tool_and_the_call() -> None:
+def test_the_answer_names_tool_and_call_and_only_tools_without_state_may_run_at_once() -> None:
     message = ask(ToolCall(name="calculator", arguments={"expression": "2*3"}, id="call-1"), calculator)
     assert message.role is Role.TOOL
     assert (message.content, message.name, message.tool_call_id) == ("6", "calculator", "call-1")
+    said = ask(ToolCall(name="describe", arguments={"name": "a\ud800b"}), describe).content
+    assert said.encode() == b'{"name": "a?b", "count": 1}'
+    assert not prepare(ToolCall(name="describe"), [describe]).shares_state
+    assert prepare(ToolCall(name="hint"), [hint]).shares_state
 
 
 @pytest.mark.parametrize(("call", "said"), table(__file__, "mistaken_calls"))
@@ -145,21 +120,11 @@ def test_mistakes_of_the_model_are_told_to_it(call: dict[str, Any], said: str) -
     assert ask(ToolCall(**call), calculator).content == said
 
 
-def test_lone_surrogates_from_the_model_are_replaced() -> None:
-    said = ask(ToolCall(name="describe", arguments={"name": "a\ud800b"}), describe).content
-    assert said.encode() == b'{"name": "a?b", "count": 1}'
-
-
 def test_a_hidden_context_is_filled_in_and_cannot_be_passed_by_the_model() -> None:
     context = Context(task=Task(id="t", prompt="?", answer="four"), np_random=np.random.default_rng(0), turn=1)
     assert ask(ToolCall(name="hint", arguments={"loud": True}), hint, context=context).content == "FOUR"
     smuggled = ToolCall(name="hint", arguments={"context": {"task": "x"}})
     assert ask(smuggled, hint, context=context).content.startswith("Error: hint has no argument")
-
-
-def test_only_tools_without_instance_and_context_may_run_at_once() -> None:
-    assert not prepare(ToolCall(name="describe"), [describe]).shares_state
-    assert prepare(ToolCall(name="hint"), [hint]).shares_state
 
 
 class Remote(Tool):
@@ -188,13 +153,8 @@ class Notebook(Toolset):
         self.owner = owner
         self.lines: list[str] = []
 
-    @tool
+    @made_up
     def note(self, line: str) -> str:
-        """Write a line down.
-
-        Args:
-            line: What to write
-        """
         if line == "fire":
             raise OSError("the notebook burnt")
         self.lines.append(line)
@@ -224,10 +184,12 @@ def desk() -> Desk:
     return env
 
 
-def test_state_lasts_through_the_turns_of_an_episode(desk: Desk) -> None:
+def test_state_lasts_through_an_episode_whose_tools_stand_beside_those_of_the_environment(desk: Desk) -> None:
     use(desk, "note", line="a")
     assert use(desk, "note", line="b") == "Ada: a, b"
     assert [use(desk, "count"), use(desk, "count")] == ["1", "2"]
+    _, info = desk.reset(seed=1)
+    assert [entry["function"]["name"] for entry in info["tools"]] == ["count", "note"]
 
 
 def test_every_episode_begins_with_an_instance_of_its_own(desk: Desk) -> None:
@@ -240,11 +202,6 @@ def test_every_episode_begins_with_an_instance_of_its_own(desk: Desk) -> None:
     assert (use(desk, "note", line="b"), use(desk, "count")) == ("Ada: b", "1")
     [prototype] = Desk.toolsets
     assert prototype.lines == []
-
-
-def test_the_model_sees_its_tools_beside_those_of_the_environment(desk: Desk) -> None:
-    _, info = desk.reset(seed=1)
-    assert [entry["function"]["name"] for entry in info["tools"]] == ["count", "note"]
 
 
 def test_the_instance_is_closed_at_the_end_of_the_episode_whichever_end(desk: Desk) -> None:
@@ -264,12 +221,6 @@ def test_the_instance_is_closed_at_the_end_of_the_episode_whichever_end(desk: De
     assert ended["failure"][4]["failure"] == "tool 'note' raised OSError: the notebook burnt"
 
 
-def test_a_failing_close_fails_no_episode(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Notebook, "close", lambda self: 1 / 0)
-    *_, info = desk.step("I am done.")
-    assert info["stop_reason"] == "done"
-
-
 def test_snapshots_hold_the_state(desk: Desk) -> None:
     use(desk, "note", line="a")
     use(desk, "count")
@@ -280,9 +231,12 @@ def test_snapshots_hold_the_state(desk: Desk) -> None:
     assert use(pickle.loads(pickle.dumps(desk)), "note", line="c") == "Ada: a, b, c"
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_two_tools_of_one_name_are_refused_and_a_failing_close_fails_no_episode(desk: Desk, monkeypatch) -> None:
     class Twice(Desk):
         toolsets = (Notebook(), Notebook())
 
     with pytest.raises(ToolDefinitionError, match="two tools have the name 'note'"):
         Twice().reset(seed=1)
+    monkeypatch.setattr(Notebook, "close", lambda self: 1 / 0)
+    *_, info = desk.step("I am done.")
+    assert info["stop_reason"] == "done"

@@ -34,7 +34,7 @@ def test_any_rising_cost_is_learnt_where_it_was_measured(truth):
         assert cost.seconds(rows, [tokens])[0] == pytest.approx(truth(rows, tokens), rel=0.08)
 
 
-def test_what_a_request_costs_is_told_from_what_a_token_costs():
+def test_costs_of_requests_and_tokens_are_told_apart_and_rise_beyond_what_was_measured():
     def truth(rows, tokens):
         return 0.01 + 0.004 * rows + 0.0005 * tokens
 
@@ -42,6 +42,10 @@ def test_what_a_request_costs_is_told_from_what_a_token_costs():
     few, many = cost.seconds(2, [32])[0], cost.seconds(16, [32])[0]
     assert few == pytest.approx(truth(2, 32), rel=0.12)
     assert many == pytest.approx(truth(16, 32), rel=0.12)
+    cost = learnt(lambda b, m: 0.01 + 0.001 * m)
+    assert cost.seconds(8, [1000])[0] == pytest.approx(1.01, rel=0.15)
+    assert rising(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist() == [1, 2, 3]
+    assert rising(np.array([3.0, 1.0]), np.array([3.0, 1.0])).tolist() == [2.5, 2.5]
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.integers(0, 500), st.floats(1e-4, 10)), min_size=3, max_size=40))
@@ -54,7 +58,7 @@ def test_expected_seconds_are_positive_and_never_fall_with_tokens(steps):
     assert (np.diff(expected) >= -1e-9 * expected[:-1]).all()
 
 
-def test_hiccups_and_the_first_steps_do_not_count_as_costs():
+def test_hiccups_and_the_first_steps_do_not_count_as_costs_nor_does_a_slow_run_of_a_table():
     calm = learnt(lambda b, m: 0.02 + 0.001 * m)
     cost = StepCost()
     for _ in range(2):
@@ -65,14 +69,6 @@ def test_hiccups_and_the_first_steps_do_not_count_as_costs():
         cost.observe(rows, tokens, (0.02 + 0.001 * tokens) * hiccup)
     at = [8, 20, 68]
     np.testing.assert_allclose(cost.seconds(8, at), calm.seconds(8, at), rtol=0.25)
-
-
-def test_beyond_what_was_measured_the_cost_goes_on_rising_as_it_did():
-    cost = learnt(lambda b, m: 0.01 + 0.001 * m)
-    assert cost.seconds(8, [1000])[0] == pytest.approx(1.01, rel=0.15)
-
-
-def test_a_table_may_be_measured_at_the_start_and_one_slow_run_does_not_matter():
     runs = iter(range(1000))
 
     def step_time(rows, tokens):
@@ -80,11 +76,6 @@ def test_a_table_may_be_measured_at_the_start_and_one_slow_run_does_not_matter()
 
     cost = StepCost.measure(step_time, SIZES)
     np.testing.assert_allclose(cost.seconds(8, [8, 68]), [0.018, 0.078], rtol=0.2)
-
-
-def test_values_that_rise_stay_and_heavy_ones_give_way_less():
-    assert rising(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist() == [1, 2, 3]
-    assert rising(np.array([3.0, 1.0]), np.array([3.0, 1.0])).tolist() == [2.5, 2.5]
 
 
 THRESHOLDS = (0.05, 0.3, 0.45, 0.6, 0.75, 0.9, 2.0)
@@ -176,41 +167,32 @@ def test_the_first_steps_draft_little_and_every_other_one_nothing(rows):
     assert asked[0].min_probability == 0.3
 
 
-def test_more_is_drafted_only_as_drafts_are_accepted():
+def test_more_is_drafted_only_as_drafts_are_accepted_and_a_measured_table_spares_a_wrong_guess():
     run = simulate(DraftBudget(0.05), COSTS["free"], LIAR, rows=64, steps=60)
     sharp = simulate(DraftBudget(0.05), COSTS["free"], SHARP, rows=64, steps=60)
     assert run[:30, 2].max() <= 40
     assert sharp[20:30, 2].mean() > 200
+    known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))
+    guessed = DraftBudget(0.05)
+    for budget in (known, guessed):
+        simulate(budget, COSTS["free"], LIAR, steps=8)
+    assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability
 
 
-def test_nothing_below_the_floor_is_ever_asked_for():
-    budget = DraftBudget(0.4)
-    asked = []
-
-    class Watched:
-        def allow(self, rows):
-            asked.append(budget.allow(rows))
-            return asked[-1]
-
-        observe = staticmethod(budget.observe)
-
-    simulate(Watched(), COSTS["free"], SHARP, steps=300)
-    assert min(allowed.min_probability for allowed in asked) == 0.4
-
-
-class Rests:
-    """A budget, and whether it rested in each step."""
+class Watched:
+    """A budget: whether it rested in each step, and what it allowed."""
 
     def __init__(self, budget):
-        self._budget, self.observe, self.rested = budget, budget.observe, []
+        self._budget, self.observe, self.rested, self.allowed = budget, budget.observe, [], []
 
     def allow(self, rows):
         self.rested.append(self._budget.rests(rows))
-        return self._budget.allow(rows)
+        self.allowed.append(self._budget.allow(rows))
+        return self.allowed[-1]
 
 
 def test_where_drafts_lose_most_steps_take_no_decision_and_none_of_them_drafts():
-    watched = Rests(DraftBudget(0.05))
+    watched = Watched(DraftBudget(0.05))
     run = simulate(watched, COSTS["steep"], LIAR, steps=600, **NOISY)
     rested = np.array(watched.rested)
     full = np.arange(600) % 60 < 30  # the number of requests stays the same
@@ -236,9 +218,10 @@ def test_a_rest_ends_where_something_is_to_be_tried(monkeypatch):
 
 
 def test_where_drafts_pay_no_step_goes_without_a_decision_nor_does_one_of_other_requests():
-    watched = Rests(DraftBudget(0.05))
+    watched = Watched(DraftBudget(0.4))
     simulate(watched, COSTS["free"], SHARP, steps=600, **NOISY)
     assert not any(watched.rested)
+    assert min(allowed.min_probability for allowed in watched.allowed) == 0.4, "nothing below the floor is asked for"
     idle = DraftBudget(0.05)
     simulate(idle, COSTS["steep"], LIAR, steps=30)
     while not idle.rests(16):
@@ -276,15 +259,6 @@ def test_without_an_account_it_is_not(monkeypatch):
     """Control of the test above."""
     monkeypatch.setattr("turntree.spec_tree.budget.step_account.LOSS_SHARE", 1e9)
     assert against_none(OVERHEAD["any draft"], FLAT, 32, 600) < 0.93
-
-
-def test_a_measured_table_spares_a_wrong_first_guess():
-    """With what a step costs known, the first choice is already that of free tokens."""
-    known = DraftBudget(0.05, cost=StepCost.measure(COSTS["free"], [(16, tokens) for tokens in (16, 32, 64, 160)]))
-    guessed = DraftBudget(0.05)
-    for budget in (known, guessed):
-        simulate(budget, COSTS["free"], LIAR, steps=8)
-    assert known.allow(16).min_probability < 0.1 < guessed.allow(16).min_probability
 
 
 @pytest.mark.parametrize("most", [0, 3, 1000])

@@ -38,19 +38,16 @@ def test_a_selection_has_the_turns_that_were_kept_and_their_texts_alone(said: li
     assert set(chosen.texts) == {t for s, _, kept in said if kept for t in (s.task, s.tools, s.env)} or chosen is batch
 
 
-def test_small_token_ids_take_two_bytes_each_and_shared_texts_are_held_once() -> None:
+def test_the_newest_turns_fit_into_the_bound_and_small_token_ids_take_two_bytes_each() -> None:
+    batch = TurnBatch.of([DialogueState(exact=number) for number in range(4)], [[1] * 5, [2] * 5, [3] * 5, [4] * 5])
+    assert [turn[0] for turn in batch.newest(12).turns] == [3, 4]
+    assert len(batch.newest(4)) == 0
+    assert len(batch.newest(20)) == 4
     states = [DialogueState(exact=number, task="a long name of a task " * 9, env="sums") for number in range(100)]
     narrow = TurnBatch.of(states, [[7] * 50] * 100)
     assert TurnBatch.of(states, [[70_000] * 50] * 100).nbytes - narrow.nbytes == 2 * 50 * 100
     assert len(narrow.texts) == 3
     assert len(narrow.to_bytes()) < 100 * (50 * 2 + 8 + 12 + 4) + 3000
-
-
-def test_the_newest_turns_fit_into_the_bound() -> None:
-    batch = TurnBatch.of([DialogueState(exact=number) for number in range(4)], [[1] * 5, [2] * 5, [3] * 5, [4] * 5])
-    assert [turn[0] for turn in batch.newest(12).turns] == [3, 4]
-    assert len(batch.newest(4)) == 0
-    assert len(batch.newest(20)) == 4
 
 
 def test_turns_of_one_task_and_environment_are_one_and_those_without_a_task_go_by_their_state() -> None:

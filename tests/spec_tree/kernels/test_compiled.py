@@ -59,9 +59,7 @@ def test_the_first_process_finds_what_the_second_one_compiled(tmp_path: Path) ->
     assert len(kept) == len(set(kept)), "a kernel was compiled for arguments that nobody passes"
 
 
-def test_no_process_is_started_where_everything_has_been_compiled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_process_is_started_where_everything_has_been_compiled(tmp_path, monkeypatch) -> None:
     warm_up()
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, f"touch {tmp_path}/ran"))
     with SideCompiler() as other:
@@ -70,19 +68,24 @@ def test_no_process_is_started_where_everything_has_been_compiled(
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_second_process_compiles_for_as_many_arguments_as_calls_have() -> None:
+def test_the_second_process_compiles_for_as_many_arguments_as_calls_have():
     """Else it ends with an error that nobody sees, and the first compilation takes twice as long."""
     for function, types in side_compiler.signatures().items():
         assert len(types) == function.py_func.__code__.co_argcount, function.__name__
 
 
-def test_a_process_that_fails_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_fails_is_not_waited_for_and_without_an_interpreter_none_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(side_compiler, "is_kept", lambda function: False)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, f"touch {tmp_path}/ran; exit 3"))
     with SideCompiler() as other:
         other.wait_for(grow)
         assert not other.works()
     assert (tmp_path / "ran").exists()
+    monkeypatch.setattr(side_compiler, "is_kept", lambda function: False)
+    monkeypatch.setattr(sys, "executable", "")
+    with SideCompiler() as other:
+        other.wait_for(grow)
+        assert not other.works()
 
 
 def test_a_process_that_stalls_is_given_up_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,28 +101,14 @@ def test_a_process_that_stalls_is_given_up_and_ended(tmp_path: Path, monkeypatch
         os.kill(pid, 0)
 
 
-def test_without_an_interpreter_to_start_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_compiler, "is_kept", lambda function: False)
-    monkeypatch.setattr(sys, "executable", "")
-    with SideCompiler() as other:
-        other.wait_for(grow)
-        assert not other.works()
-
-
-LIGHT = "from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, ForestStats, TreeNode; "
-PROTOCOL = "import turntree.agents.engines.protocol; "
 WITHOUT_NUMBA = "import sys; sys.modules['numba'] = None; "
 
 
-def test_the_data_around_the_store_and_the_engines_protocol_load_without_numba():
-    shown = python(WITHOUT_NUMBA + LIGHT + PROTOCOL + "print(DialogueState.from_tokens([1]).ladder()[0] > 0)")
-    assert shown.stdout.strip() == "True", shown.stderr
-
-
-def test_without_numba_the_store_names_the_extra_to_install():
+def test_without_numba_the_store_names_the_extra_to_install_and_the_data_around_it_load():
     shown = python(WITHOUT_NUMBA + "from turntree.spec_tree import SpecForest")
     assert f'ImportError: SpecForest needs numba: {sys.executable} -m pip install "turntree[tree]"' in shown.stderr
-
-
-def test_a_name_that_is_not_there_is_an_attribute_error():
+    light = "from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, ForestStats, TreeNode; "
+    light += "import turntree.agents.engines.protocol; print(DialogueState.from_tokens([1]).ladder()[0] > 0)"
+    shown = python(WITHOUT_NUMBA + light)
+    assert shown.stdout.strip() == "True", shown.stderr
     assert not hasattr(spec_tree, "SpecWood")

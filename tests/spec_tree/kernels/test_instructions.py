@@ -67,16 +67,13 @@ def computed() -> tuple[Floats, ...]:
     return x, y, logs, shares
 
 
-def test_logarithm(computed: tuple[Floats, ...]) -> None:
+def test_logarithm_and_logistic(computed: tuple[Floats, ...]) -> None:
     x, _, logs, _ = computed
     exact = np.log(x.astype(np.float64))
     assert np.abs(logs - exact).max() < 1e-5
     near = np.abs(exact) < 1
     assert np.abs(logs - exact)[near].max() < 3e-7
     assert logs[0] == 0.0
-
-
-def test_logistic(computed: tuple[Floats, ...]) -> None:
     _, y, _, shares = computed
     with np.errstate(over="ignore"):
         exact = 1 / (1 + np.exp(-y.astype(np.float64)))

@@ -22,15 +22,12 @@ def turn(*tokens: int, room: int = 8, top: int = 2, seed: int | None = 1, versio
     return stored_turn(tokens, -np.arange(1, count + 1), tops, -tops, **fields)
 
 
-def test_codes_of_levels_leave_zero_for_tokens_that_the_policy_did_not_sample() -> None:
+def test_codes_of_levels_leave_zero_for_tokens_not_sampled_and_the_worst_is_the_weakest_claim() -> None:
     assert level_codes("ABCD").tolist() == [1, 2, 3, 4]
     assert level_codes("").shape == (0,)
     assert level_codes("A").dtype == "int8"
     with pytest.raises(ValueError, match="one of ABCD"):
         level_codes("AXB")
-
-
-def test_the_worst_level_is_the_weakest_claim() -> None:
     assert [worst_level(levels) for levels in ("AABA", "DAC", "")] == [Level.B, Level.D, Level.A]
 
 
@@ -59,10 +56,17 @@ def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() 
         ledger.use(3)
 
 
-def test_only_the_exact_key_finds_a_turn() -> None:
+def test_only_the_exact_key_finds_a_turn_and_used_or_too_large_ones_are_forgotten() -> None:
     ledger = ledger_of(1, key=("s", 1.0))
     assert ledger.take(("s", 0.7)) is None
     assert ledger.take(("s", 1.0)) is not None
+    ledger = Ledger(max_tokens=4)
+    ledger.add("s", turn(1, room=8), rank=0)
+    assert ledger.stats().turns == 0
+    ledger = ledger_of(100)
+    for _ in range(99):
+        ledger.take("s")
+    assert ledger.queued <= 2
 
 
 def test_trained_turns_give_level_c_and_others_level_b() -> None:
@@ -104,23 +108,18 @@ def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first
     assert ledger.take("b") is not None
 
 
-def test_a_turn_larger_than_the_ledger_leaves_it_empty() -> None:
-    ledger = Ledger(max_tokens=4)
-    ledger.add("s", turn(1, room=8), rank=0)
-    assert ledger.stats().turns == 0
-
-
 def test_what_comes_late_is_not_kept_below_what_was_dropped() -> None:
-    """Otherwise a step would keep more of its late turns, the long ones."""
-    ledger = Ledger(max_tokens=10)
-    ledger.add("a", turn(1, room=6), rank=5)
-    ledger.add("b", turn(1, room=6), rank=9)
-    ledger.add("c", turn(1, room=3), rank=4)
-    assert ledger.stats().turns == 1
-    ledger.add("d", turn(1, room=3), rank=6)
-    ledger.close_step()
-    assert [ledger.take(key) is not None for key in "abcd"] == [False, True, False, True]
-    assert ledger.stats().dropped == 2
+    """Otherwise a step would keep more of its late turns, the long ones; a restored ledger knows it as well."""
+    saved, (a, b, c, d) = Ledger(max_tokens=10), [(number, 1.0, number) for number in range(4)]
+    saved.add(a, turn(1, room=6), rank=5)
+    saved.add(b, turn(1, room=6), rank=9)
+    for ledger in (restored(saved), saved):
+        ledger.add(c, turn(1, room=3), rank=4)
+        assert ledger.stats().turns == 1
+        ledger.add(d, turn(1, room=3), rank=6)
+        ledger.close_step()
+        assert [ledger.take(key) is not None for key in (a, b, c, d)] == [False, True, False, True]
+        assert ledger.stats().dropped == 2
 
 
 def survivors(charge_by_length: bool = False, rank_by_arrival: bool = False) -> dict[int, float]:
@@ -158,13 +157,6 @@ def test_a_draw_that_is_made_again_is_stored_once_even_where_it_was_dropped() ->
     assert ledger.take("t") is not None
     ledger.add("s", turn(1), rank=3)
     assert ledger.stats().turns == 1, "a new step is a new draw"
-
-
-def test_a_ledger_that_never_fills_forgets_turns_that_were_used() -> None:
-    ledger = ledger_of(100)
-    for _ in range(99):
-        ledger.take("s")
-    assert ledger.queued <= 2
 
 
 def test_turns_of_one_state_cost_the_same_however_many_there_are() -> None:

@@ -78,19 +78,18 @@ def exact():
     return sums(*point_mass(lambda drafted: without(np.broadcast_to(P, (ROLLOUTS, *P.shape)), drafted)))
 
 
-def test_the_moments_of_surprise_leave_impossible_tokens_out():
+def test_surprise_leaves_impossible_tokens_out_and_where_chance_has_no_part_there_is_no_score():
     entropy, variance = surprise(np.array([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]]))
     mean = 0.25 * np.log(4) + 0.75 * np.log(4 / 3)
     assert entropy == pytest.approx([mean, 0])
     assert variance == pytest.approx([0.25 * np.log(4) ** 2 + 0.75 * np.log(4 / 3) ** 2 - mean**2, 0])
+    assert MonitorSums().acceptance_z is None
+    assert MonitorSums(surprise=0.0, entropy=0.0).entropy_z is None
 
 
-def test_exact_rollouts_give_standard_normal_scores(exact):
+def test_exact_rollouts_give_standard_normal_scores_and_their_sums_add_up(exact):
     assert is_standard_normal([one.acceptance_z for one in exact])
     assert is_standard_normal([one.entropy_z for one in exact])
-
-
-def test_the_sums_of_many_rollouts_add_up(exact):
     total = sum(exact, MonitorSums())
     assert total.surprise == pytest.approx(sum(one.surprise for one in exact))
     assert total.variance == pytest.approx(sum(one.variance for one in exact))
@@ -98,12 +97,9 @@ def test_the_sums_of_many_rollouts_add_up(exact):
     assert abs(total.entropy_z or 9) < 4
 
 
-def test_drawing_from_the_policy_again_after_a_rejection_shows_in_the_acceptance():
-    assert np.mean([one.acceptance_z for one in sums(*point_mass(lambda drafted: P))]) > 4.5
-
-
-def test_the_ratio_rule_with_its_residual_gives_standard_normal_scores():
+def test_the_ratio_rule_with_its_residual_scores_normally_and_drawing_from_the_policy_again_shows():
     assert is_standard_normal([one.entropy_z for one in sums(ratio_rule(exact=True))])
+    assert np.mean([one.acceptance_z for one in sums(*point_mass(lambda drafted: P))]) > 4.5
 
 
 def step_scores(all_sums, name):
@@ -128,8 +124,3 @@ def test_the_tokens_that_grew_show_the_released_rule_whatever_the_drift():
     assert abs(np.mean(step_scores(broken, "entropy_z"))) < 2
     assert max(step_scores(broken, "acceptance_z")) < -4
     assert max(abs(z) for z in step_scores(kept, "acceptance_z")) < 4
-
-
-def test_where_chance_has_no_part_there_is_no_score():
-    assert MonitorSums().acceptance_z is None
-    assert MonitorSums(surprise=0.0, entropy=0.0).entropy_z is None

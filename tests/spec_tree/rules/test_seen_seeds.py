@@ -15,14 +15,11 @@ def test_a_seed_that_was_added_is_always_found(seeds):
     assert all(seed in seen for seed in seeds)
 
 
-def test_few_others_are_found_by_mistake_and_none_in_an_empty_set():
+def test_few_others_are_found_by_mistake_and_a_set_of_another_ones_table_finds_the_same():
     assert not any(seed in SeenSeeds(bits=64) for seed in range(100))
     seen = SeenSeeds(bits=1 << 14)
     seen.add(range(1000))
     assert 0 < (sum(seed in seen for seed in range(1000, 5000)) / 4000) < 0.02
-
-
-def test_a_set_made_of_another_ones_table_finds_the_same():
     seen = SeenSeeds(bits=512)
     seen.add([5, 1 << 63])
     again = SeenSeeds.of_table(seen.table.copy())

@@ -74,13 +74,10 @@ def test_what_is_known_stays_exact_and_the_rest_of_p_is_bounded() -> None:
             assert old == pytest.approx(q[token] if token in np.argsort(-q)[:6] and token != OTHER else 0.0)
 
 
-def test_a_token_outside_the_known_ones_has_no_known_probability() -> None:
+def test_excluded_tokens_have_probability_zero_and_those_outside_the_known_ones_none() -> None:
     ids, logprobs = np.array([[3, 5], [3, 5]]), np.log(np.array([[0.5, 0.25], [0.5, 0.25]]))
     assert known_probability([5, 4], ids, logprobs).tolist() == pytest.approx([0.25, 0.0])
     assert known_probability([5], np.zeros((1, 0)), np.zeros((1, 0))).tolist() == [0.0]
-
-
-def test_excluded_tokens_have_probability_zero() -> None:
     logprobs = np.array([[0.0, -np.inf]])
     aligned = align([[1, 2]], logprobs, [[1, 2]], np.log([[0.5, 0.5]]))
     assert aligned.p[0].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0]

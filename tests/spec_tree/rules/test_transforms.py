@@ -10,19 +10,14 @@ from turntree.spec_tree.rules.transforms import Transforms, distribution
 LOGITS = np.log(np.array([0.4, 0.1, 0.3, 0.15, 0.05]))
 
 
-def test_without_settings_the_law_is_the_softmax():
+def test_the_law_is_the_softmax_temperature_sharpens_it_and_0_is_greedy_with_penalties():
     assert distribution(LOGITS + 7, Transforms()) == pytest.approx([0.4, 0.1, 0.3, 0.15, 0.05])
-
-
-def test_temperature_sharpens_and_0_is_greedy():
     squared = np.array([0.4, 0.1, 0.3, 0.15, 0.05]) ** 2
     assert distribution(LOGITS, Transforms(temperature=0.5)) == pytest.approx(squared / squared.sum())
     assert distribution(LOGITS, Transforms(temperature=0)).tolist() == [1, 0, 0, 0, 0]
-
-
-def test_greedy_decoding_sees_the_penalties():
     transforms = Transforms(temperature=0, presence_penalty=1.0)
     assert distribution(LOGITS, transforms, output=token_counts([0], 5)).tolist() == [0, 0, 1, 0, 0]
+    assert set(np.flatnonzero(distribution(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
 
 
 @pytest.mark.parametrize(("settings", "kept"), table(__file__, "cuts"))
@@ -32,32 +27,19 @@ def test_a_cut_keeps_the_likeliest_tokens(settings, kept):
     assert p.sum() == pytest.approx(1)
 
 
-def test_ties_at_the_edge_of_top_k_go_by_token_id():
-    assert set(np.flatnonzero(distribution(np.zeros(4), Transforms(top_k=2)))) == {0, 1}
-
-
-def test_the_repetition_penalty_pulls_logits_of_both_signs_down_and_counts_the_prompt():
+def test_repetition_pulls_both_signs_down_presence_counts_once_and_frequency_each_time():
     logits = np.array([2.0, -2.0, 2.0, -2.0, 1.0])
     p = distribution(
         logits, Transforms(repetition_penalty=2.0), prompt=token_counts([0], 5), output=token_counts([1, 1], 5)
     )
     expected = np.exp([1.0, -4.0, 2.0, -2.0, 1.0])
     assert p == pytest.approx(expected / expected.sum())
-
-
-def test_presence_counts_once_and_frequency_each_time_and_neither_the_prompt():
     transforms = Transforms(presence_penalty=0.5, frequency_penalty=0.25)
     p = distribution(np.zeros(3), transforms, prompt=token_counts([2, 2], 3), output=token_counts([0, 0, 0, 1], 3))
     expected = np.exp([-0.5 - 0.75, -0.5 - 0.25, 0.0])
     assert p == pytest.approx(expected / expected.sum())
-
-
-def test_penalties_come_before_temperature():
     p = distribution(np.zeros(2), Transforms(presence_penalty=1.0, temperature=0.5), output=token_counts([0], 2))
     assert p[1] / p[0] == pytest.approx(np.exp(2.0))
-
-
-def test_a_node_is_penalised_by_its_own_path():
     tokens, parents = np.array([1, 2, 1, 1], np.int32), np.array([-1, 0, 0, -1], np.int32)
     counts = token_counts_on_paths(tokens, parents, token_counts([0, 1], 3))
     assert counts.tolist() == [[1, 1, 0], [1, 2, 0], [1, 2, 1], [1, 3, 0], [1, 2, 0]]

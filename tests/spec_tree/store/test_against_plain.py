@@ -212,23 +212,6 @@ def test_a_store_with_a_fault_does_not_agree(faulty: Callable[[ForestConfig], Sp
         a_script(Both(2, faulty))
 
 
-@settings(max_examples=80)
-@given(data=st.data(), alphabet=alphabets)
-def test_the_one_turn_of_a_state_is_followed_as_a_chain(data: st.DataObject, alphabet: tuple[int, ...]) -> None:
-    turn = data.draw(st.lists(st.sampled_from(alphabet), min_size=1, max_size=100))
-    turn = turn[: turn.index(END) + 1] if END in turn else turn
-    forest = SpecForest(ForestConfig(end_tokens=frozenset({END})))
-    forest.insert(STATES[0], turn)
-    handles, steps, at = forest.begin([STATES[0]]), 0, 0
-    while at < len(turn):
-        (nodes,) = rows_of(forest.draft(handles, max_nodes=8, room=[len(turn) - at]))
-        right = min(best_path(nodes, turn[at:]) + 1, len(turn) - at)
-        forest.commit(handles, [turn[at : at + right]])
-        at += right
-        steps += 1
-    assert steps <= 1 + len(turn) // 3
-
-
 @settings(max_examples=150)
 @given(data=st.data(), alphabet=alphabets)
 def test_what_follows_the_whole_prefix_is_drafted_by_both(data: st.DataObject, alphabet: tuple[int, ...]) -> None:

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from turntree.spec_tree.store.cold import ColdTurns, pack, packed_tokens, unpack
 
-KEYS = np.array([1, 2, 3, 4], np.uint64)
-
 
 @given(st.lists(st.one_of(st.integers(0, 2**31 - 1), st.integers(0, 2**16), st.integers(0, 2**24)), max_size=20))
 def test_packing_gives_back_the_same(tokens: list[int]) -> None:
@@ -38,7 +36,7 @@ def test_the_least_recently_touched_states_go_first_oldest_turns_first(most: int
     for kind, state, size in calls:
         if kind == "a":
             turn = [state, *range(size - 1)]
-            cold.add(state, KEYS, np.array(turn, np.int32))
+            cold.add(state, np.arange(1, 5, dtype=np.uint64), np.array(turn, np.int32))
             plain.setdefault(state, []).append(turn)
             plain.move_to_end(state)
             while sum(len(turn) for turns in plain.values() for turn in turns) > most:

@@ -80,14 +80,6 @@ def test_followers_that_outlive_their_turn_are_noticed(monkeypatch: pytest.Monke
     assert drafted_after_aborting()
 
 
-def holding() -> SpecForest:
-    forest = SpecForest(ForestConfig(max_tokens=1024))
-    for index in range(30):
-        forest.insert(DialogueState.from_tokens([index]), [index] * 50)
-    forest.commit(forest.begin([STATE]), [[1, 2, 3]])
-    return forest
-
-
 FAULTS: dict[str, Callable[[RetentionPolicy], object]] = {
     "a slot is lost": lambda held: held.store.free.pop(),
     "a granule is lost": lambda held: np.put(held.store.log.owner, np.flatnonzero(held.store.log.owner)[-1], 0),
@@ -103,7 +95,10 @@ FAULTS: dict[str, Callable[[RetentionPolicy], object]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_broken_store_is_noticed(fault: str) -> None:
-    forest = holding()
+    forest = SpecForest(ForestConfig(max_tokens=1024))
+    for index in range(30):
+        forest.insert(DialogueState.from_tokens([index]), [index] * 50)
+    forest.commit(forest.begin([STATE]), [[1, 2, 3]])
     assert not broken(forest)
     FAULTS[fault](forest.rollouts)
     assert broken(forest)

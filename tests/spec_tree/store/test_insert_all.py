@@ -5,12 +5,6 @@ from forest_checks import broken
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 
-def turns_of(count: int, longest: int) -> tuple[list[DialogueState], list[np.ndarray]]:
-    rng = np.random.default_rng(0)
-    states = [DialogueState.from_tokens([i % 7], task=f"task {i % 3}", env="e") for i in range(count)]
-    return states, [rng.integers(0, 12, rng.integers(0, longest)).astype(np.int32) for _ in range(count)]
-
-
 def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
     handles = forest.begin(states)
     batch = forest.draft(handles, max_nodes=16, room=[16] * len(handles))
@@ -23,7 +17,9 @@ def drafted(forest: SpecForest, states: list[DialogueState]) -> list[list[int]]:
 )
 def test_many_turns_at_once_are_kept_like_one_by_one(count: int, longest: int, capacity: int) -> None:
     """Through quotas, a ring that goes around, and turns too long for it."""
-    states, turns = turns_of(count, longest)
+    rng = np.random.default_rng(0)
+    states = [DialogueState.from_tokens([i % 7], task=f"task {i % 3}", env="e") for i in range(count)]
+    turns = [rng.integers(0, 12, rng.integers(0, longest)).astype(np.int32) for _ in range(count)]
     config = ForestConfig(max_tokens=capacity, rollouts_per_state=16)
     together, alone = SpecForest(config), SpecForest(config)
     together.insert_all(states, turns)

@@ -27,17 +27,6 @@ def test_a_row_begins_as_if_nobody_had_used_it() -> None:
     assert live.keys[row].tolist() == list(STATE.ladder())
 
 
-def test_turns_that_begin_together_have_rows_and_handles_of_their_own() -> None:
-    table = LiveTable(ForestConfig())
-    states = [DialogueState.from_tokens([n], task=f"{n % 2}") for n in range(5)]
-    table.open(states[:2])
-    handles, rows = table.open(states)
-    assert len({*handles}) == len({*rows.tolist()}) == 5
-    assert table.rows(handles).tolist() == rows.tolist()
-    assert table.turns.keys[rows].tolist() == [list(state.ladder()) for state in states]
-    assert len(table) == 7
-
-
 def held(ring: ContextRing, turns: LiveTurns, row: int) -> list[int]:
     start, stop = turns.context[row].tolist()
     tokens: list[int] = ring.log.tokens[start:stop].tolist()

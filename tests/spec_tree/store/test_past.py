@@ -1,7 +1,5 @@
 """Turns of other runs that a store begins with, and that leave by their own acceptance."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 
@@ -62,9 +60,7 @@ def test_a_store_drafts_from_the_turns_of_another_run_from_its_first_token_on(tm
     assert with_past.past_counters()["past_forgotten"] == 0
 
 
-def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(tmp_path, monkeypatch) -> None:
     file = saved(tmp_path / "a.npz", {number: way(number + 100) for number in range(12)})
     forest, empty = SpecForest(ForestConfig(past=str(file))), SpecForest()
     assert played(forest) > 0.95 * played(empty)
@@ -105,7 +101,7 @@ def test_of_a_past_that_is_right_in_part_the_wrong_turns_leave(tmp_path: Path) -
     assert left == {state.exact for state in STATES[:8]}
 
 
-def test_own_turns_take_the_places_of_a_state(tmp_path: Path) -> None:
+def test_own_turns_take_the_places_of_a_state_and_the_past_has_half_of_the_log_at_most(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.npz", {0: way(0)})
     forest = SpecForest(ForestConfig(past=str(file), rollouts_per_state=4))
     forest.insert_all([STATES[0]] * 3, [[1, 2, 3]] * 3)
@@ -113,9 +109,6 @@ def test_own_turns_take_the_places_of_a_state(tmp_path: Path) -> None:
     assert {child.token for child in forest.tree(STATES[0]).children} == {1, way(0)[0]}
     forest.insert(STATES[0], [1, 2, 3])
     assert {child.token for child in forest.tree(STATES[0]).children} == {1}
-
-
-def test_the_past_has_half_of_the_log_at_most(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.npz", {number: way(number) for number in range(12)})
     forest = SpecForest(ForestConfig(past=str(file), max_tokens=1024))
     assert forest.past_counters()["past_turns"] == 512 // 32

@@ -2,10 +2,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pytest
 from forest_checks import best_path, rows_of
 from plain_forest import PREFIX_ONLY, PlainForest
-from playing import SHARED
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
@@ -29,18 +27,6 @@ def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
     return turns
 
 
-def recorded(states: int) -> Turns:
-    """The first sequences of recorded reasoning, sample by sample."""
-    path = SHARED / "traces" / "math_cot_100x8.npz"
-    if not path.is_file():
-        pytest.skip(f"no recorded traces: {path} is missing (set TURNTREE_DATA)")
-    with np.load(path) as trace:
-        spans = zip(trace["offsets"][:-1], trace["offsets"][1:], trace["sample"], trace["state"], strict=True)
-        chosen = sorted((int(k), int(s), int(a), int(b)) for a, b, k, s in spans if s < states)
-        tokens = trace["tokens"]
-        return [(DialogueState.from_tokens([s], env="e"), tokens[a:b].tolist()) for _, s, a, b in chosen]
-
-
 def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]], **options: Any) -> float:
     """Tokens that a step emits: what of the draft is right and one more."""
     limits = {"max_nodes": 16, **options}
@@ -61,12 +47,8 @@ def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]
 def test_generated_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
     rejoining = tokens_per_step(SpecForest(), generated())
     prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), generated())
-    assert rejoining > 2.5
+    assert rejoining > max(2.5, tokens_per_step(PlainForest(), generated()))
     assert prefix_only < 0.6 * rejoining
-
-
-def test_turns_are_drafted_better_than_by_the_plain_store() -> None:
-    assert tokens_per_step(SpecForest(), generated()) > tokens_per_step(PlainForest(), generated())
 
 
 def test_a_tree_is_worth_more_than_a_chain_of_as_many_tokens() -> None:
@@ -80,10 +62,3 @@ def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() ->
     turns = sorted(generated(), key=lambda turn: turn[0].exact)
     ample = tokens_per_step(SpecForest(), turns)
     assert tokens_per_step(SpecForest(ForestConfig(max_tokens=2048)), turns) > 0.9 * ample
-
-
-def test_recorded_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
-    rejoining = tokens_per_step(SpecForest(), recorded(10))
-    prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), recorded(10))
-    assert rejoining > 4
-    assert prefix_only < 0.5 * rejoining

@@ -135,20 +135,15 @@ def test_saving_what_was_loaded_gives_the_same_file_and_the_same_drafts(tmp_path
     first.save(tmp_path / "second.npz")
     second = SpecForest.load(tmp_path / "second.npz")
     assert np.array_equal(entries(tmp_path / "first.npz")["digest"], entries(tmp_path / "second.npz")["digest"])
+    for name in WEIGHTS.names:
+        np.testing.assert_array_equal(first.weights[name], forest.weights[name])
+    assert not np.array_equal(first.weights["hashed"], SpecForest(config).weights["hashed"]), "something was learnt"
+    assert os.listdir(tmp_path) == ["first.npz", "second.npz"]
     assert forest.stats().accepted > 0
     names = ("states", "rollouts", "tokens", "cold_tokens", "evicted_rollouts", "drafted", "accepted", "committed")
     for name in names:
         assert getattr(first.stats(), name) == getattr(forest.stats(), name), name
     assert same(drafts(first), drafts(second))
-
-
-def test_what_was_learnt_is_kept(path: Path) -> None:
-    forest, fresh = filled(), SpecForest(CONFIG)
-    loaded = saved_and_loaded(forest, path)
-    for name in WEIGHTS.names:
-        np.testing.assert_array_equal(loaded.weights[name], forest.weights[name])
-        if name in ("tried", "hashed", "updates"):
-            assert not np.array_equal(loaded.weights[name], fresh.weights[name]), name
 
 
 def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(path: Path) -> None:
@@ -164,7 +159,7 @@ def test_a_loaded_forest_goes_on_forgetting_in_the_same_order(path: Path) -> Non
     assert loaded.stats().evicted_rollouts > 20
 
 
-def test_live_turns_stay_behind(path: Path) -> None:
+def test_live_turns_stay_behind_and_a_smaller_quota_keeps_the_newest_of_each_state(path: Path) -> None:
     forest = SpecForest(CONFIG)
     forest.insert(state(0), [1, 2, END])
     forest.commit(forest.begin([state(0)]), [[3, 3]])
@@ -172,6 +167,12 @@ def test_live_turns_stay_behind(path: Path) -> None:
     assert (loaded.stats().live, loaded.stats().rollouts, loaded.stats().tokens) == (0, 1, 3)
     assert [child.token for child in loaded.tree(state(0)).children] == [1]
     assert forest.stats().live == 1
+    forest = SpecForest(CONFIG)
+    for token in (1, 2, 3, 4):
+        forest.insert(state(0), [token, END])
+    loaded = saved_and_loaded(forest, path, ForestConfig(rollouts_per_state=2))
+    assert sorted(child.token for child in loaded.tree(state(0)).children) == [3, 4]
+    assert loaded.stats().evicted_rollouts == 2
 
 
 def test_a_forest_can_be_saved_while_turns_go_on(tmp_path: Path) -> None:
@@ -196,15 +197,6 @@ def test_a_forest_can_be_saved_while_turns_go_on(tmp_path: Path) -> None:
     assert seen[-1].committed > 0
 
 
-def test_a_smaller_quota_keeps_the_newest_of_each_state(path: Path) -> None:
-    forest = SpecForest(CONFIG)
-    for token in (1, 2, 3, 4):
-        forest.insert(state(0), [token, END])
-    loaded = saved_and_loaded(forest, path, ForestConfig(rollouts_per_state=2))
-    assert sorted(child.token for child in loaded.tree(state(0)).children) == [3, 4]
-    assert loaded.stats().evicted_rollouts == 2
-
-
 @pytest.mark.parametrize("max_cold_tokens", [0, 10_000])
 def test_a_smaller_log_keeps_the_newest_and_the_others_without_index(path: Path, max_cold_tokens: int) -> None:
     forest = SpecForest(CONFIG)
@@ -219,71 +211,35 @@ def test_a_smaller_log_keeps_the_newest_and_the_others_without_index(path: Path,
     assert kept == list(range(100 - stats.rollouts, 100))
 
 
-def test_saving_replaces_the_file_and_leaves_nothing_beside_it(path: Path) -> None:
-    SpecForest(CONFIG).save(path)
-    filled().save(path)
-    assert SpecForest.load(path).stats().rollouts == filled().stats().rollouts
-    assert os.listdir(path.parent) == ["forest.npz"]
-
-
-class Crash(Exception):
-    """What the tests raise in the middle of saving."""
-
-
-def cut_short(file: Any, **arrays: Any) -> None:
-    file.write(b"PK\x03\x04 half a file")
-    raise Crash
-
-
-def fail(*args: Any) -> None:
-    raise Crash
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "broken"), [(np, "savez", cut_short), (os, "fsync", fail), (os, "replace", fail)]
-)
+@pytest.mark.parametrize(("module", "name"), [(np, "savez"), (os, "fsync"), (os, "replace")])
 @pytest.mark.parametrize("had_one", [True, False])
-def test_a_crash_while_saving_leaves_the_old_file_alone(
-    path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, broken: Any, had_one: bool
-) -> None:
+def test_a_crash_while_saving_leaves_the_old_file_alone(path, monkeypatch, module, name, had_one):
+    def broken(file: Any, *_: Any, **arrays: Any) -> None:
+        if name == "savez":
+            file.write(b"PK\x03\x04 half a file")
+        raise MemoryError
+
     if had_one:
         filled(turns=5).save(path)
     before = path.read_bytes() if had_one else b""
     with monkeypatch.context() as patch:
         patch.setattr(module, name, broken)
-        with pytest.raises(Crash):
+        with pytest.raises(MemoryError):
             filled(turns=9).save(path)
     assert os.listdir(path.parent) == (["forest.npz"] if had_one else [])
     assert not had_one or path.read_bytes() == before
 
 
-def test_a_file_that_does_not_exist_is_no_damage(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        SpecForest.load(tmp_path / "none.npz")
-
-
-def test_a_truncated_file_is_refused_wherever_it_ends(path: Path) -> None:
+def test_a_truncated_file_is_refused_wherever_it_ends_and_pickles_are_never_read(path: Path) -> None:
     filled(SMALL, turns=12).save(path)
     whole = path.read_bytes()
     for size in [0, 1, 2, 30, *range(100, len(whole), len(whole) // 60), len(whole) - 22, len(whole) - 1]:
         path.write_bytes(whole[:size])
         with pytest.raises(DamagedForest, match=r"forest\.npz"):
             SpecForest.load(path)
-
-
-def test_a_flipped_bit_is_refused_or_changes_nothing_that_is_read(path: Path) -> None:
-    filled(SMALL, turns=12).save(path)
-    whole, right = path.read_bytes(), entries(path)
-    chance, refused = random.Random(0), 0
-    for at in chance.sample(range(len(whole)), 150):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << chance.randrange(8)]) + whole[at + 1 :])
-        try:
-            SpecForest.load(path)
-        except DamagedForest:
-            refused += 1
-        else:  # a time stamp, or the directory behind the arrays
-            assert all(np.array_equal(array, right[name]) for name, array in entries(path).items()), at
-    assert refused > 110
+    np.savez(path, magic=np.array([{"a": 1}], object))
+    with pytest.raises(DamagedForest, match=r"allow_pickle"):
+        SpecForest.load(path)
 
 
 def test_a_changed_token_is_refused_for_its_digest_alone(path: Path) -> None:
@@ -311,13 +267,9 @@ def test_a_changed_token_is_refused_for_its_digest_alone(path: Path) -> None:
         ({"held_visited": np.full(6, 1 << 62)}, "visited"),
         ({"held_hot_length": np.full(12, 1 << 62)}, "hot_length"),
         ({"config": np.frombuffer(b"[" * 100_000, np.uint8)}, "nested"),
-        ({"config": np.frombuffer(b'{"end_tokens": [Infinity]}', np.uint8)}, "wrong type"),
         ({"counters": np.zeros(2, np.int64)}, "2 counters, expected 3"),
         ({"config": np.frombuffer(b'{"max_tokens": 3}', np.uint8)}, "max_tokens must be"),
         ({"config": np.frombuffer(b'{"max_token": 3000}', np.uint8)}, "'max_token' .* nearest is 'max_tokens'"),
-        ({"config": np.frombuffer(b'{"max_tokens": "x"}', np.uint8)}, "wrong type"),
-        ({"config": np.frombuffer(b"[]", np.uint8)}, "JSON object"),
-        ({"config": np.frombuffer(b"{", np.uint8)}, "forest"),
         ({"held_hot_tokens": np.array([3], np.int32)}, "hot_length"),
         ({"held_hot_tokens": np.array([3], np.int64)}, "hot_tokens has dtype int64"),
         ({"held_keys": np.zeros((2, 3), np.uint64)}, "keys"),
@@ -331,19 +283,6 @@ def test_a_file_that_is_whole_but_not_ours_is_refused_with_the_reason(path: Path
         SpecForest.load(path)
     assert str(path) in str(refused.value)
     assert "Load another copy" in str(refused.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
-def test_a_file_of_another_kind_is_refused(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    with pytest.raises(DamagedForest):
-        SpecForest.load(path)
-
-
-def test_pickles_are_never_read(path: Path) -> None:
-    np.savez(path, magic=np.array([{"a": 1}], object))
-    with pytest.raises(DamagedForest, match=r"allow_pickle"):
-        SpecForest.load(path)
 
 
 @pytest.mark.parametrize("config", [DEFAULT, SMALL], ids=["indexed", "cold"])
@@ -362,9 +301,7 @@ def test_tokens_beyond_the_vocabulary_enter_no_store(path: Path, config: ForestC
     assert SpecForest.load(path, replace(config, vocabulary=70_001)).stats().rollouts > 0
 
 
-def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_hash_is_ours(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_hash_is_ours(path: Path, caplog) -> None:
     ours, others = replace(DEFAULT, tokenizer="a" * 32), replace(DEFAULT, tokenizer="b" * 32)
     filled(others).save(path)
     for enter in (lambda: SpecForest(ours).restore(path), lambda: SpecForest.load(path, ours)):

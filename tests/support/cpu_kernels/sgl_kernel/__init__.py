@@ -5,13 +5,10 @@ original would show here too. A kernel that nobody needs on the path of a dense 
 not when it is imported. Not covered: quantisation, mixtures of experts, anything on an accelerator.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from typing import Any
 
-from sgl_kernel.hashing import murmur_hash32  # noqa: F401  (SGLang's to import)
 from sgl_kernel.tree_kernels import (  # noqa: F401
     reconstruct_indices_from_tree_mask,
     top_k_renorm_prob,

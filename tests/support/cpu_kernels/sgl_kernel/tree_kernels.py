@@ -5,8 +5,6 @@ is a node's first child, ``next_sibling`` the next child of its parent, -1 for n
 place in the batch. The names of arguments, misspelt ones included, are the original's.
 """
 
-from __future__ import annotations
-
 import torch
 
 

@@ -5,8 +5,6 @@ SGLang finds it in each of its processes by the entry point beside this package,
 of compiled attention kernels, and several ranks.
 """
 
-from __future__ import annotations
-
 
 def register() -> None:
     """Apply the repairs."""

@@ -1,7 +1,5 @@
 """Imported by verl in each of its processes: lets its trainer hand weights to SGLang without an accelerator."""
 
-from __future__ import annotations
-
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY
 
 import turntree.agents.verl.plugin  # noqa: F401 - registers its own, whose place this takes

@@ -1,7 +1,5 @@
 """Attention of draft trees for SGLang's backend of plain torch, which has none."""
 
-from __future__ import annotations
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -5,8 +5,6 @@ device that a tensor of the CPU does not have. PyTorch's own pickling shares mem
 open, not only a child of the one that made them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.multiprocessing
