@@ -7,9 +7,11 @@ model of 1.5 billion parameters: without drafts as measured and estimated for vL
 was ("now") and as it is planned after each step of the work on it. Every step is noisy; some are hiccups; the machine's
 load may drift. The engine works ahead: a decision shows two steps later, and what is seen of it two steps after.
 
-Ways: drafts in every step; today's ``DraftBudget`` alone (all or nothing here), which compares with undrafted steps of
-the engine with drafts (``UNDRAFTED``), not with the stock engine; ``DraftSwitch``. All that is random but noise, and
-load and hiccups, are functions of the tokens sampled so far, so that all ways meet the same.
+Ways: drafts in every step; ``DraftBudget`` alone, which compares with undrafted steps of the engine with drafts
+(``UNDRAFTED``), not with the stock engine; the same in an engine that shows each step at once and without drafts is the
+stock engine, as the local engine and SGLang use it; ``DraftSwitch``. All that is random but noise, and load and
+hiccups, are functions of the tokens sampled so far, so that all ways meet the same. A step of fewer drafts than the
+longest of all requests costs and gives less in proportion.
 
 Not covered: which of the dialogues gain (all do alike), and what real steps take.
 """
@@ -83,24 +85,27 @@ def vars_of(load: Load) -> dict[str, Any]:
 
 
 class Stock:
-    def allows(self, rows: int, now: float) -> bool:
-        return False
+    plain, lag = STOCK, LAG
+
+    def allows(self, rows: int, now: float) -> float:
+        """Share of the longest drafts of all."""
+        return 0.0
 
     def observe(self, **_: Any) -> None:
         pass
 
 
 class Always(Stock):
-    def allows(self, rows: int, now: float) -> bool:
-        return True
+    def allows(self, rows: int, now: float) -> float:
+        return 1.0
 
 
 class Switched(Stock):
     def __init__(self) -> None:
         self.switch = DraftSwitch()
 
-    def allows(self, rows: int, now: float) -> bool:
-        return self.switch.wants(rows, now=now)
+    def allows(self, rows: int, now: float) -> float:
+        return float(self.switch.wants(rows, now=now))
 
     def observe(self, *, drafted: int, accepted: int, **step: Any) -> None:
         self.switch.observe(**step, drafted=drafted > 0)
@@ -109,14 +114,16 @@ class Switched(Stock):
 class Alone(Stock):
     """The budget, which sees an undrafted step of its own engine where it drafts nothing."""
 
-    def __init__(self) -> None:
-        self.budget = DraftBudget(0.05)
+    lag = 0
 
-    def allows(self, rows: int, now: float) -> bool:
-        return self.budget.allow(rows).nodes > 0
+    def __init__(self, plain: tuple[float, ...] = UNDRAFTED) -> None:
+        self.budget, self.plain = DraftBudget(0.05), plain
+
+    def allows(self, rows: int, now: float) -> float:
+        return min(self.budget.allow(rows).nodes, DEPTH * rows) / (DEPTH * rows)
 
     def observe(self, *, rows: int, emitted: int, seconds: float, drafted: int, accepted: int) -> None:
-        share = emitted / rows - 1
+        share = accepted / max(1, drafted) * DEPTH
         taken = np.zeros(drafted, bool)
         taken[:accepted] = True
         self.budget.observe(
@@ -131,9 +138,8 @@ class Alone(Stock):
 def play(way: Stock, load: Load, lengths: list[int], stage: str, *, seed: int = 0) -> float:
     """Seconds of all epochs."""
     rng, passed, done = np.random.default_rng(seed), 0.0, 0
-    lag = 0 if isinstance(way, Alone) else LAG
     seen: deque[dict[str, Any]] = deque()
-    was = False
+    was = 0.0
     total = sum(lengths) * load.epochs
     for epoch in range(load.epochs):
         waiting = np.random.default_rng((seed, epoch)).permutation(lengths).tolist()
@@ -142,22 +148,21 @@ def play(way: Stock, load: Load, lengths: list[int], stage: str, *, seed: int = 
             fresh = [waiting.pop() for _ in range(min(load.rows - len(live), len(waiting)))]
             live = np.concatenate([live, np.array(fresh, np.int64)])
             rows, at = len(live), done / total
-            drafts = way.allows(rows, passed)
-            more = max(load.gain(at * load.epochs) - 1, 0.0) if drafts else 0.0
+            share = way.allows(rows, passed)
+            more = max(load.gain(at * load.epochs) - 1, 0.0) * share
             sampled = np.minimum(1 + rng.binomial(DEPTH, more / DEPTH, rows), live)
-            plain = np.interp(rows, ROWS, UNDRAFTED if isinstance(way, Alone) else STOCK)
-            costs = [plain, np.interp(rows, ROWS, DRAFTED[stage])]
-            milliseconds = costs[drafts] if drafts == was else sum(costs) / 2
+            plain, drafted = np.interp(rows, ROWS, way.plain), np.interp(rows, ROWS, DRAFTED[stage])
+            milliseconds = plain + (drafted - plain) * ((share + was) / 2 if way.lag else share)
             busy = 1 + load.drift * (np.sin(20 * at) + 0.5 * np.sin(150 * at)) / 1.5
             seconds = float(milliseconds / 1e3 * busy * np.exp(NOISE * rng.standard_normal()))
             emitted = int(sampled.sum())
             seconds += HICCUP * ((done + emitted) // (400 * load.rows) - done // (400 * load.rows))
-            done, passed, was = done + emitted, passed + seconds, drafts
-            drafted = DEPTH * rows if drafts else 0
+            done, passed, was = done + emitted, passed + seconds, share
+            nodes = round(DEPTH * rows * share)
             seen.append(
-                {"rows": rows, "emitted": emitted, "seconds": seconds, "drafted": drafted, "accepted": emitted - rows}
+                {"rows": rows, "emitted": emitted, "seconds": seconds, "drafted": nodes, "accepted": emitted - rows}
             )
-            if len(seen) > lag:
+            if len(seen) > way.lag:
                 way.observe(**seen.popleft())
             live = live - sampled
             live = live[live > 0]
@@ -173,6 +178,8 @@ class Row:
     always: float
     budget_alone: float | None
     """Now alone: what an undrafted step of the engine takes is not known of the others."""
+    budget_own: float
+    """Where that step is the stock engine's, and nothing works ahead."""
     switch: float
 
 
@@ -183,16 +190,18 @@ def measure(lengths: list[int]) -> list[Row]:
         stock = play(Stock(), load, some, "now")
         for stage in DRAFTED:
             alone = stock / play(Alone(), load, some, stage) if stage == "now" else None
-            always, switch = (stock / play(way, load, some, stage) for way in (Always(), Switched()))
+            always, own, switch = (stock / play(way, load, some, stage) for way in (Always(), Alone(STOCK), Switched()))
             row = Row(
                 load=name,
                 stage=stage,
                 always=round(always, 3),
                 budget_alone=None if alone is None else round(alone, 3),
+                budget_own=round(own, 3),
                 switch=round(switch, 3),
             )
             rows.append(row)
-            print(f"{name:30} {stage:20} {row.always:7.2f} {row.budget_alone or '-':>7} {row.switch:7.3f}", flush=True)
+            alone = row.budget_alone or "-"
+            print(f"{name:30} {stage:20} {always:7.2f} {alone:>7} {own:7.3f} {switch:7.3f}", flush=True)
     return rows
 
 
@@ -204,11 +213,12 @@ def main() -> None:
     options = parser.parse_args()
     trace = traces.load(traces.find(options.lengths, options.data), states=100)
     lengths = [len(turn.tokens) for turn in trace.turns][:400]
-    print(f"{'load':30} {'stage':20} {'always':>7} {'budget':>7} {'switch':>7}   (stock is 1)")
+    print(f"{'load':30} {'stage':20} {'always':>7} {'budget':>7} {'its own':>7} {'switch':>7}   (stock is 1)")
     rows = measure(lengths)
     worst = {
         "always": min(row.always for row in rows),
         "budget_alone": min(row.budget_alone for row in rows if row.budget_alone),
+        "budget_own": min(row.budget_own for row in rows),
         "switch": min(row.switch for row in rows),
         "switch_beside_always_where_drafts_pay": min(row.switch / row.always for row in rows if row.always >= 1.3),
     }

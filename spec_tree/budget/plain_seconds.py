@@ -30,14 +30,11 @@ class PlainSeconds:
         self._touched: set[int] = set()
         self._knots: dict[int, tuple[float, float]] = {}
         """By class: mean requests and median seconds."""
+        self.most = 0.0
+        """Seconds of the longest kind of step known, 0 before the first."""
         self._known: dict[int, float] = {}
         self._weight = self._tokens = self._rest = self._square = self._product = 0.0
         """Recent steps: their number, means of prompt tokens and of seconds beside the knots, centred sums."""
-
-    @property
-    def most(self) -> float:
-        """Seconds of the longest kind of step known, 0 before the first."""
-        return max((seconds for _, seconds in self._knots.values()), default=0.0)
 
     @property
     def knots(self) -> dict[int, float]:
@@ -120,6 +117,7 @@ class PlainSeconds:
         for kind, (rows, seconds) in self._knots.items():
             self._knots[kind] = rows, seconds * ratio
         self._knots |= new
+        self.most = max((seconds for _, seconds in self._knots.values()), default=0.0)
         self._known.clear()
         self._touched.clear()
         return ratio

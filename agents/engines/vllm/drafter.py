@@ -191,9 +191,11 @@ class ForestDrafter(ServedDrafter):
                 self._lengths = np.zeros(2 * len(proposed), np.int32)
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
-            places, tokens, begin = np.flatnonzero(lengths), drafts[drafts >= 0].tolist(), 0
-            for place, end in zip(places.tolist(), lengths[places].cumsum().tolist(), strict=True):
-                proposed[place], begin = tokens[begin:end], end
+            if lengths.any():
+                proposed[:] = drafts.tolist()
+                short = np.flatnonzero(lengths < self._deepest)
+                for place, length in zip(short.tolist(), lengths[short].tolist(), strict=True):
+                    del proposed[place][length:]
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
             self._swap_if_idle()

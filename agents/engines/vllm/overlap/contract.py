@@ -17,8 +17,7 @@ belongs to drafts in steps without any.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,7 +26,7 @@ import numpy as np
 class Drafter(Protocol):
     """Where a model runner reports its steps; see ``drafter.OverlappedDrafter``."""
 
-    def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
+    def trim(self, scheduler_output: Any) -> None:
         """Take places without drafts out of the coming step."""
 
     def upload(self) -> None:
@@ -49,8 +48,8 @@ def announce(drafter: type) -> None:
 def follow(runner: Any, drafter: Drafter) -> None:
     """Let a model runner trim its steps to the drafts of ``drafter``, and tell it of each step's tokens."""
 
-    def trim(_event: Any, _counts: Any, scheduler_output: Any, places: dict[str, int]) -> None:
-        drafter.trim(scheduler_output, places)
+    def trim(_event: Any, _counts: Any, scheduler_output: Any, _places: dict[str, int]) -> None:
+        drafter.trim(scheduler_output)
 
     _module().update_scheduler_for_invalid_drafts = trim
     prepare = runner._prepare_input_ids
@@ -80,8 +79,7 @@ class _Modes:
         # A step after one with drafts corrects positions; one before some builds what the drafter is called with.
         if before or self._planned or scheduler_output.num_spec_tokens_to_schedule:
             return self._execute(scheduler_output, *args, **kwargs)
-        with _plainly(self._runner):
-            return self._execute(scheduler_output, *args, **kwargs)
+        return _plainly(self._runner, self._execute, scheduler_output, *args, **kwargs)
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
         state = self._runner.execute_model_state
@@ -92,21 +90,19 @@ class _Modes:
         if width or self._planned:
             output = self._sample(*args, **kwargs)
         else:
-            with _plainly(self._runner):
-                output = self._sample(*args, **kwargs)
+            output = _plainly(self._runner, self._sample, *args, **kwargs)
         places = sum(map(len, step.scheduled_spec_decode_tokens.values()))
         prompts = step.total_num_scheduled_tokens - places - len(step.num_scheduled_tokens)
         self._drafter.record(output, width, prompts)
         return output
 
 
-@contextmanager
-def _plainly(runner: Any) -> Iterator[None]:
-    """The runner as it is without a drafter; its request states are the same in both."""
+def _plainly(runner: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a method of the runner as it is without a drafter; its request states are the same in both."""
     config, overlapped = runner.speculative_config, runner.use_async_spec_decode
     runner.speculative_config, runner.use_async_spec_decode = None, False
     try:
-        yield
+        return method(*args, **kwargs)
     finally:
         runner.speculative_config, runner.use_async_spec_decode = config, overlapped
 

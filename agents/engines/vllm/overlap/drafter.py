@@ -27,7 +27,7 @@ from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import contract
 from turntree.spec_tree.budget.draft_budget import Allowance
 
-_HELD = 32
+_HELD = 128
 """Steps without drafts after which they are read."""
 _FREE = 256
 """Tokens of a step up to which an accelerator mostly reads weights, so that places without a draft cost nothing. Then
@@ -129,12 +129,13 @@ class OverlappedDrafter(ForestDrafter):
             with self._records:
                 self._read_ended()
 
-    def trim(self, scheduler_output: Any, places: dict[str, int]) -> None:
+    def trim(self, scheduler_output: Any) -> None:
         """Upload the drafts, once they are made, and take the places of a step that have none out of it.
+
+        Only requests of the last step's batch have places (``DraftScheduler``).
 
         Args:
             scheduler_output: The runner's own copy of vLLM's ``SchedulerOutput`` of the coming step.
-            places: Index in the last step's batch of each request.
         """
         planned = scheduler_output.scheduled_spec_decode_tokens
         self._awaited = bool(planned)
@@ -143,11 +144,11 @@ class OverlappedDrafter(ForestDrafter):
         if not planned:
             return
         self.upload()
-        counts = self._lengths.tolist()
-        scheduled, spare = scheduler_output.num_scheduled_tokens, 0
-        for name, tokens in list(planned.items()):
-            place = places.get(name)
-            drafted = counts[place] if place is not None else 0
+        scheduled, spare, rows = scheduler_output.num_scheduled_tokens, 0, len(self._ids)
+        short = np.flatnonzero(self._lengths[:rows] < self._widths[:rows])
+        for place, drafted in zip(short.tolist(), self._lengths[short].tolist(), strict=True):
+            name = self._ids[place]
+            tokens = planned.get(name, ())
             if drafted < len(tokens):
                 spare += len(tokens) - drafted
                 scheduled[name] -= len(tokens) - drafted

@@ -39,11 +39,8 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
             self._undrafted.add(request.request_id)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """As vLLM's, which from 0.28 on gives a request that joins with one token left to compute places for drafts.
-
-        Nothing was drafted for it, and the worker, which takes the places out, would not know afterwards how many of
-        them its number of computed tokens counts.
-        """
+        """As vLLM's, without the places that 0.28 gives a request that joins with one token left: nothing is drafted
+        for it, and the worker would not know how many of them its number of computed tokens counts."""
         longest, self.num_spec_tokens = self.num_spec_tokens, 0
         try:
             return super().schedule(*args, **kwargs)

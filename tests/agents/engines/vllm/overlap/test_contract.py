@@ -124,4 +124,4 @@ def test_the_drafter_is_told_of_each_step_and_asked_before_the_inputs_of_the_nex
     assert runner.sample_tokens(None) == "output"  # of a step that samples nothing
     module.update_scheduler_for_invalid_drafts("event", "counts", "scheduled", {"a": 0})
     assert runner._prepare_input_ids(1, 2) == (1, 2)
-    assert runner.drafter.calls == [("record", "output", 4, 7), ("trim", "scheduled", {"a": 0}), ("upload",)]
+    assert runner.drafter.calls == [("record", "output", 4, 7), ("trim", "scheduled"), ("upload",)]
