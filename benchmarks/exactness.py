@@ -8,13 +8,15 @@ chi-square rows draw whole turns of 4 tokens out of 3 (81 cells) and see a TV of
     python benchmarks/exactness.py [--draws 300000] [--json benchmarks/results/exactness.json]
     python benchmarks/exactness.py --engine vllm [--draws 100000]     in vLLM's environment; or sglang in SGLang's
 
-Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``laws.external_rows``.
+Rows of the rules and of the local engine come from ``SOURCES``, those of another engine from ``laws.external_rows``,
+both in ``tests/exactness``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -23,12 +25,14 @@ from pathlib import Path
 
 import numpy as np
 from common.provenance import command_line
-from laws import rule_rows
-from laws.claims import Row
 from rich.console import Console
 from rich.table import Table
 
 from turntree.agents.evaluation.machine import hardware
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "exactness"))
+from laws import rule_rows
+from laws.claims import Row
 
 SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
     lambda args: rule_rows.point_mass_rows(),

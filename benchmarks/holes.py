@@ -217,8 +217,9 @@ def service_rows() -> Iterator[tuple[str, str]]:
 
 
 def file_rows() -> Iterator[tuple[str, str]]:
+    from turntree.agents.evaluation.evaluate import Playing
     from turntree.agents.evaluation.file import EvalFile
-    from turntree.agents.evaluation.run import EvalTask, Playing, open_file, plan
+    from turntree.agents.evaluation.run import EvalTask, open_file, plan
     from turntree.agents.evaluation.run import play as play_all
 
     renderer = make_renderer()

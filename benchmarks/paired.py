@@ -27,8 +27,9 @@ from common.provenance import provenance
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.checkpoint import Checkpoint
+from turntree.agents.evaluation.evaluate import Playing
 from turntree.agents.evaluation.paired import compare, guesses_of, independent_interval, mean_interval
-from turntree.agents.evaluation.run import Playing, plan, play
+from turntree.agents.evaluation.run import plan, play
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.files import json_value
 from turntree.agents.loop.renderer import Renderer

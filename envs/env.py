@@ -10,19 +10,17 @@ both.
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
 from turntree.envs.context import Context
-from turntree.envs.errors import ResetNeeded, SnapshotError
+from turntree.envs.errors import ResetNeeded
 from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
@@ -32,6 +30,7 @@ from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.running.pure_calls import PureCall, PureCalls
+from turntree.envs.running.snapshots import Snapshots
 from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
 from turntree.envs.task import Task, chosen_task
@@ -43,11 +42,10 @@ logger = logging.getLogger(__name__)
 
 _Toolset = TypeVar("_Toolset", bound=Toolset)
 
-DEFAULT_LIMITS = Limits()
 _FAILURE_LENGTH = 500
 
 
-class Env(gymnasium.Env[str, str], ABC):
+class Env(Snapshots, gymnasium.Env[str, str], ABC):
     """Base of all environments.
 
     ``info`` of ``reset`` and ``step`` always has the same keys, and is JSON:
@@ -77,12 +75,11 @@ class Env(gymnasium.Env[str, str], ABC):
     ``reset``."""
     num_tasks: int | None = None
     """Number of tasks; ``None`` is no bound."""
+    default_limits: ClassVar[Limits] = Limits()
+    """Bounds of an episode of which none were given."""
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
-    forkable: bool = False
-    """The author's assertion that a step has no effect outside the environment, so that copies of a running episode
-    may try steps that it may never take (``fork``). Every class makes it for itself."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
@@ -91,7 +88,6 @@ class Env(gymnasium.Env[str, str], ABC):
             *("_system_prompt", "_early"),
         }
     )
-    """Attributes that no episode changes; snapshots omit them."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -102,7 +98,7 @@ class Env(gymnasium.Env[str, str], ABC):
     def __init__(
         self,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: Limits | None = None,
         tool_format: str = "hermes",
         system_prompt: str | None = None,
         render_mode: str | None = None,
@@ -110,7 +106,7 @@ class Env(gymnasium.Env[str, str], ABC):
         """Set up the state that all episodes share.
 
         Args:
-            limits: Bounds of an episode.
+            limits: Bounds of an episode; ``None`` takes ``default_limits``.
             tool_format: How the policy writes tool calls, see ``get_parser``.
             system_prompt: First message; ``None`` uses the class's own, an empty text none.
             render_mode: ``ansi`` or ``None``.
@@ -122,7 +118,7 @@ class Env(gymnasium.Env[str, str], ABC):
         get_parser(tool_format)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
-        self.limits = limits
+        self.limits = limits or self.default_limits
         self.tool_format = tool_format
         self.render_mode = render_mode
         self.action_space = Unicode()
@@ -207,9 +203,6 @@ class Env(gymnasium.Env[str, str], ABC):
 
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
-
-        Args:
-            kind: Its class.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -311,54 +304,6 @@ class Env(gymnasium.Env[str, str], ABC):
         calls = progress.allowed(self.parser.parse(action).calls, self.limits)
         owners = owners_of(self, self.tools, progress.toolsets)
         return prepare_ahead(calls, self.offered_tools, owners, self._early, later=later)
-
-    def snapshot(self) -> bytes:
-        """The state of the running episode, the random generator included.
-
-        It is a pickle: restore only those that you have taken yourself. It holds every attribute that is not
-        among ``static_attributes``.
-        """
-        return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
-
-    def restore(self, state: bytes) -> None:
-        """Restore a snapshot taken by an environment made with the same arguments.
-
-        Raises:
-            SnapshotError: If ``state`` is no snapshot of this class.
-        """
-        try:
-            name, attributes = pickle.loads(state)
-        except (
-            pickle.UnpicklingError,
-            EOFError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            ImportError,
-        ) as error:
-            raise SnapshotError(f"expected the bytes of snapshot(), got something else: {error}") from error
-        if name != type(self).__qualname__:
-            raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
-        self._leave()
-        for attribute in self._dynamic_attributes():
-            delattr(self, attribute)
-        vars(self).update(attributes)
-
-    def fork(self, state: bytes) -> Self:
-        """Another environment, in the state of a snapshot of this one; it shares what no episode changes.
-
-        Raises:
-            SnapshotError: If this class is not ``forkable``, or as ``restore``.
-        """
-        if not self.forkable:
-            raise SnapshotError(
-                f"{type(self).__qualname__} is not forkable: its steps may have effects outside it; set forkable = "
-                "True in the class if they have none"
-            )
-        fork = copy.copy(self)
-        fork._progress = None  # its toolsets belong to this episode, and restore() closes what is running
-        fork.restore(state)
-        return fork
 
     def close(self) -> None:
         """End the running episode and release the resources of its tools; may be called again."""
@@ -477,9 +422,6 @@ class Env(gymnasium.Env[str, str], ABC):
         if self._progress is None:
             raise ResetNeeded("no episode has begun; call reset() first")
         return self._progress
-
-    def _dynamic_attributes(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in self.static_attributes}
 
 
 def _text(messages: Sequence[Message]) -> str:

@@ -34,7 +34,6 @@ def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> N
     Args:
         id: ``namespace/Name-v0``.
         entry_point: The class, or ``"module:Class"``, imported when first made.
-        **kwargs: Default arguments of the constructor.
 
     Raises:
         gymnasium.error.Error: If ``id`` has another form.
@@ -54,7 +53,6 @@ def make(id: str, **kwargs: Any) -> Env:
 
     Args:
         id: Registered id, or ``MODULE:NAME``, where the module has a class of that name or registers that id.
-        **kwargs: Arguments of the constructor.
 
     Raises:
         ModuleNotFoundError: If there is no such module.

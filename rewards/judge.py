@@ -44,9 +44,6 @@ class Judge:
         """The verdict if it is available at once, else its future.
 
         Args:
-            gold: The right answer.
-            answer: The answer found in the text.
-            contract: Rules of the data set.
             question: The question asked of the policy, if known.
 
         Raises:

@@ -71,7 +71,6 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
     """Register a reward function under a name.
 
     Args:
-        name: Its name in configurations.
         group: The function takes all samples of one task and returns one value each.
         decides: The function judges the answer; all others are shaping, which a ``Rubric`` bounds.
 
@@ -97,7 +96,6 @@ def get_reward(name: str, *, load: bool = True) -> Reward:
     """The reward of a name; entry points of installed packages are included.
 
     Args:
-        name: Its name.
         load: Whether an entry point may be imported; a name from outside may not do that.
 
     Raises:

@@ -115,7 +115,6 @@ def say_missing_question(rules: Contract, name: str) -> None:
     """Warn, if a contract needs the question, that it was not given.
 
     Args:
-        rules: The contract.
         name: What it would be given as.
     """
     if rules.needs_question:

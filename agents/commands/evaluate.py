@@ -296,7 +296,8 @@ async def _play_all(
     from rich.console import Console
 
     from turntree.agents.engines.engine_choice import open_policy
-    from turntree.agents.evaluation.run import Playing, finished, open_file, play
+    from turntree.agents.evaluation.evaluate import Playing
+    from turntree.agents.evaluation.run import finished, open_file, play
     from turntree.agents.progress import episode_progress, shown
 
     async with AsyncExitStack() as stack:

@@ -22,7 +22,6 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.machine import machine_facts
 from turntree.agents.files import write_whole
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
-from turntree.agents.viewer.dialogue_view import branches, bubbles
 from turntree.envs.catalogue import find_entry
 from turntree.spec_tree.budget.choices import summed
 
@@ -30,8 +29,6 @@ _SMOOTH = 5
 """Steps of the moving averages in the charts."""
 _AROUND = 5
 """Compared steps whose median and quartiles make a point of a line and of its band."""
-_FOLD = 120
-"""Characters of a branch of the tree that are shown unfolded."""
 _PACKAGES = ("turntree", "verl", "torch", "transformers", "ray", "gymnasium", "numpy")
 
 
@@ -79,12 +76,9 @@ def render(run: RunRecord) -> str:
         around=_AROUND,
         effect=effect(run.comparison) if run.comparison else "",
         choices=_choices(run.comparison) if run.comparison else [],
-        fold=_FOLD,
-        shown=[(step, episode, bubbles(episode, run.decode)) for step, episode in run.shown],
-        entry=find_entry(run.shown[-1][1].env_id) if run.shown else None,
-        view=shlex.join(["turntree", "view", str(run.root)]),
-        prompt=run.tree.prompt if run.tree else "",
-        tree=branches(run.tree.root, run.decode) if run.tree else None,
+        example=run.example,
+        entry=find_entry(run.example.env_id) if run.example else None,
+        commands={name: shlex.join(["turntree", name, str(run.root)]) for name in ("view", "tree")},
         machine=machine(),
     )
 

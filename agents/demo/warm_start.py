@@ -147,7 +147,6 @@ def fit(
     """Train a model on the policy's tokens in dialogues.
 
     Args:
-        model: Trained in place.
         settings: Of the training; its demonstrations are not played.
     """
     import torch

@@ -251,7 +251,6 @@ class Engine(Protocol):
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn."""
-        ...
 
 
 @runtime_checkable
@@ -263,4 +262,3 @@ class ScoringEngine(Engine, Protocol):
     ) -> Scores:
         """Log-probabilities of ``token_ids`` after ``prompt_ids`` under ``sampling``'s transforms, and the ``top``
         most probable tokens at each position; a following ``generate`` finds the keys and values computed."""
-        ...

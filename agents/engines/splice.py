@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -20,25 +22,36 @@ def add_stats(first: DraftStats, second: DraftStats) -> DraftStats:
     )
 
 
+_UNSAID: dict[str, Callable[[Completion], Any]] = {
+    "accepted": lambda part: (False,) * len(part.token_ids),
+    "levels": lambda part: "A" * len(part.token_ids),
+    "versions": lambda part: (part.weights_version,) * len(part.token_ids),
+    "behaviour_logprobs": lambda part: part.logprobs,
+    "forced": lambda part: (False,) * len(part.token_ids),
+}
+"""Fields that a part leaves out, and what it means by that."""
+
+
 def join(head: Completion, tail: Completion) -> Completion:
-    """The completion of ``head`` followed by ``tail``.
+    """The completion of ``head`` followed by ``tail``. A field that one of them leaves out is filled up for it.
 
     Args:
-        head: The first tokens, with levels, behaviour log-probabilities and most probable tokens.
         tail: The rest, sampled after the prompt and ``head``; its finish reason is the turn's. It counts the head's
             tokens as prompt, so the number of cached prompt tokens is taken from ``head``.
     """
-    count = len(tail.token_ids)
+    whole = {
+        name: (getattr(head, name) or filled(head)) + (getattr(tail, name) or filled(tail))
+        for name, filled in _UNSAID.items()
+        if getattr(head, name) or getattr(tail, name)
+    }
     return replace(
         tail,
         token_ids=head.token_ids + tail.token_ids,
         logprobs=head.logprobs + tail.logprobs,
         draft=add_stats(head.draft, tail.draft),
-        accepted=head.accepted + (tail.accepted or (False,) * count),
         cached_tokens=head.cached_tokens,
-        levels=head.levels + (tail.levels or "A" * count),
-        behaviour_logprobs=head.behaviour_logprobs + tail.behaviour_logprobs,
         top=_rows(head.top, tail.top),
+        **whole,
     )
 
 

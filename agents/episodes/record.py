@@ -189,7 +189,6 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
     """Read the lines that ``EpisodeWriter`` wrote, in order.
 
     Args:
-        path: The file.
         growing: Whether it is still written: a last line without its end is not read.
 
     Raises:

@@ -18,10 +18,10 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.engine_choice import EngineChoice, open_engine
-from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
+from turntree.agents.engines.protocol import Engine, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.errors import EngineFailed
-from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.evaluation.evaluate import Playing, evaluate
 from turntree.agents.evaluation.run import Planned
 from turntree.agents.loop.renderer import Renderer
 
@@ -162,20 +162,11 @@ async def _measured(
 async def _play(
     planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int, warm_up: bool = False
 ) -> list[Episode]:
-    task, indices = planned.task, range(planned.count)
+    indices, playing = range(planned.count), planned.own(Playing(seed=seed, concurrency=concurrency))
     if warm_up:
         indices = range(planned.count, planned.count + 1) if planned.more_tasks else range(1)
-    episodes = await evaluate(
-        planned.make_env,
-        engine,
-        renderer,
-        indices,
-        limits=planned.limits,
-        sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
-        seed=seed,
-        concurrency=concurrency,
-        samples=2 if warm_up else task.samples,
-    )
+        playing = replace(playing, samples=2)
+    episodes = await evaluate(planned.make_env, engine, renderer, indices, playing)
     failed = [episode.failure for episode in episodes if episode.failure]
     if failed:
         raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed, the first: {failed[0]}")

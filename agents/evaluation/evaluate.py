@@ -38,21 +38,38 @@ class Sampled(NamedTuple):
     episode: Episode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Playing:
+    """How tasks are played."""
+
+    model: str = ""
+    """Name of the model, for the record."""
+    limits: Limits | None = None
+    """As in ``rollout``."""
+    sampling: Sampling | None = None
+    """As in ``rollout``; its seed is replaced."""
+    seed: int = 0
+    """With the task's number it seeds the episode and its sampling, so an episode does not depend on the others."""
+    concurrency: int = 16
+    """Episodes played at the same time."""
+    samples: int = 1
+    """Episodes of each task. They start in the same state and differ by their sampling seed."""
+    scorer: Scorer | None = None
+    """Computes the rewards instead of the environment, for all samples of a task at once."""
+    tool_calls: ToolCalls = ToolCalls.NATIVE
+    """For a chat server: the side that parses tool calls."""
+
+
 async def evaluate(
     make_env: Callable[[], Any],
     engine: Engine | ChatServer,
     renderer: Renderer | None,
     indices: Iterable[int],
+    playing: Playing = Playing(),
     *,
-    limits: Limits | None = None,
-    sampling: Sampling | None = None,
-    seed: int = 0,
-    concurrency: int = 16,
-    samples: int = 1,
-    scorer: Scorer | None = None,
     done: Mapping[tuple[int, int], Episode] | None = None,
     on_episode: Callable[[Sampled], None] | None = None,
-    tool_calls: ToolCalls = ToolCalls.NATIVE,
+    **settings: Any,
 ) -> list[Episode]:
     """Play the tasks ``indices``, several at once.
 
@@ -60,28 +77,23 @@ async def evaluate(
         make_env: Creates an environment; called ``concurrency`` times at most.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
-        indices: Numbers of the tasks.
-        limits: As in ``rollout``.
-        sampling: As in ``rollout``; its seed is replaced.
-        seed: With the task's number it seeds the episode and its sampling, so an episode does not depend
-            on the others.
-        concurrency: Episodes played at the same time.
-        samples: Episodes of each task. They start in the same state and differ by their sampling seed.
-        scorer: Computes the rewards instead of the environment, for all samples of a task at once.
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
             only complete tasks count.
         on_episode: Called with each episode as it ends; with a scorer, as its task ends.
-        tool_calls: For a chat server: the side that parses tool calls.
+        **settings: Fields of ``Playing``, instead of those of ``playing``.
 
     Returns:
         The episodes in the order of ``indices``, the samples of a task one after another.
 
     Raises:
+        TypeError: If ``Playing`` has no such field.
         ValueError: If an engine is given without a renderer.
     """
+    playing = replace(playing, **settings)
+    samples, scorer = playing.samples, playing.scorer
     played: Callable[..., Awaitable[Episode]]
     if isinstance(engine, ChatServer):
-        played = partial(chat_rollout, server=engine, tool_calls=tool_calls)
+        played = partial(chat_rollout, server=engine, tool_calls=playing.tool_calls)
     elif renderer is not None:
         played = partial(rollout, engine=engine, renderer=renderer)
     else:
@@ -97,10 +109,10 @@ async def evaluate(
     async def play(env: Any, places: Iterator[int]) -> None:
         for place in places:
             index, sample = order[place]
-            own, drawn = derive_seed(seed, index), sampling
+            own, drawn = derive_seed(playing.seed, index), playing.sampling
             if sample:
-                drawn = replace(sampling or Sampling(), seed=sampling_seed(seed, index, sample))
-            ended[place] = await played(env, limits=limits, index=index, seed=own, sampling=drawn)
+                drawn = replace(drawn or Sampling(), seed=sampling_seed(playing.seed, index, sample))
+            ended[place] = await played(env, limits=playing.limits, index=index, seed=own, sampling=drawn)
             await end(place)
         env.close()
 
@@ -119,7 +131,7 @@ async def evaluate(
                 on_episode(Sampled(*order[place], ended[place]))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(concurrency, len(order) - len(ended))):
+        for _ in range(min(playing.concurrency, len(order) - len(ended))):
             group.create_task(play(make_env(), places))
     return [ended[place] for place in range(len(order))]
 

@@ -19,7 +19,6 @@ def machine_facts(packages: Iterable[str], *, device: str = "cpu") -> list[tuple
     """Processor, system, and the installed versions of ``packages``.
 
     Args:
-        packages: Names of distributions.
         device: Torch device; an accelerator is named first.
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

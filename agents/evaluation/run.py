@@ -11,17 +11,15 @@ from time import perf_counter
 from typing import Any
 
 from turntree.agents.engines.chat_server import ChatServer
-from turntree.agents.engines.engine_choice import ToolCalls
 from turntree.agents.engines.protocol import Engine, Sampling
 from turntree.agents.evaluation.environments import checked_env, env_maker
-from turntree.agents.evaluation.evaluate import Sampled, evaluate
+from turntree.agents.evaluation.evaluate import Playing, Sampled, evaluate
 from turntree.agents.evaluation.file import EvalFile
 from turntree.agents.evaluation.paired import OtherPolicy
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.evaluation.table import EvalResult
 from turntree.agents.guesses.pipeline import GuessedTurns
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
 
 _ENDLESS = 20
@@ -58,25 +56,15 @@ class Planned:
             return self
         return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
 
+    def own(self, playing: Playing) -> Playing:
+        """How a suite is played, with what is this evaluation's own: limits, sampling and samples."""
+        sampling = Sampling(temperature=self.task.temperature, top_p=self.task.top_p)
+        return replace(playing, limits=self.limits, sampling=sampling, samples=self.task.samples)
+
     @property
     def episodes(self) -> int:
         """Number of episodes to play."""
         return self.count * self.task.samples
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Playing:
-    """How evaluations are played, the same for all of a suite."""
-
-    model: str
-    seed: int
-    """Seed of tasks and sampling."""
-    concurrency: int = 1
-    """Episodes played at the same time."""
-    scorer: Scorer | None = None
-    """Computes the rewards instead of the environment."""
-    tool_calls: ToolCalls = ToolCalls.NATIVE
-    """For a chat server: the side that parses tool calls."""
 
 
 def plan(task: EvalTask) -> Planned:
@@ -185,15 +173,9 @@ async def play(
             engine,
             renderer,
             range(planned.count),
-            limits=planned.limits,
-            sampling=Sampling(temperature=task.temperature, top_p=task.top_p),
-            seed=playing.seed,
-            concurrency=playing.concurrency,
-            samples=task.samples,
-            scorer=playing.scorer,
+            planned.own(playing),
             done=done,
             on_episode=note,
-            tool_calls=playing.tool_calls,
         )
     finally:
         if file is not None:

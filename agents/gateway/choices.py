@@ -22,27 +22,21 @@ class Answer(Protocol):
 
     def text(self, index: int) -> TurnText:
         """What was sampled so far of a turn."""
-        ...
 
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
         """The answer in one piece."""
-        ...
 
     def begin(self) -> Iterator[dict[str, Any]]:
         """The events of a stream before the first token."""
-        ...
 
     def grown(self, index: int) -> Iterator[dict[str, Any]]:
         """The event for what is to be shown now of a turn, if any."""
-        ...
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
         """The rest of the events of a turn, once it has ended."""
-        ...
 
     def end(self, turns: Sequence[SampledTurn]) -> Iterator[dict[str, Any]]:
         """The events after the last turn."""
-        ...
 
 
 class Choice(ABC):

@@ -25,7 +25,6 @@ class PrecomputingEngine(Protocol):
 
     async def abort_ahead(self, most: int | None = None) -> None:
         """End at most so many precomputed requests with the tokens that they have, the newest first."""
-        ...
 
 
 class IdleSlots:

@@ -34,7 +34,6 @@ class AheadEngine(Engine, Protocol):
 
     async def abort_ahead(self) -> object:
         """End all precomputed turns with the tokens that they have."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,9 +19,6 @@ class PrefixReuse(GuessedTurns):
     Call ``close_step`` after every update of the policy. The modes are described in ``stored``.
 
     Args:
-        engine: Scores and samples.
-        config: How earlier turns are reused.
-        vocabulary: Size of the policy's vocabulary.
         max_context: Most tokens of prompt and response together that the engine takes; ``None`` is no bound.
         remember: Called with each turn of which a part was reused, as the engine itself saw only the rest of
             it: a forest's ``insert``.

@@ -96,7 +96,6 @@ class Program(Protocol):
             ProgramFailed: If it could not be run.
             NoAnswer: If it ended without one.
         """
-        ...
 
 
 class CallableProgram:

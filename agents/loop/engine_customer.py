@@ -38,7 +38,6 @@ class EngineCustomer:
     """A ``Customer`` who is played by a language model.
 
     Args:
-        speaker: Says the customer's messages.
         thread: Where it speaks; the caller closes it.
         sampling: How a message is sampled; the seed is made for each.
         seconds: Deadline of a message.

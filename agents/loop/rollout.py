@@ -54,7 +54,6 @@ class PlaysItself(Protocol):
         executor: Executor | None,
     ) -> Episode:
         """One episode; arguments and result are those of ``rollout``, but that ``task`` may be its number."""
-        ...
 
 
 async def rollout(
@@ -76,7 +75,6 @@ async def rollout(
 
     Args:
         env: A ``turntree.envs.Env``, or a Gymnasium wrapper around one; not shared with another episode meanwhile.
-        engine: Samples the turns.
         renderer: Built on the tokenizer of the engine's model.
         limits: Bounds counted in tokens; ``None`` takes the environment's own. Turns and tool calls are
             bounded by the environment itself.

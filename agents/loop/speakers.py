@@ -34,7 +34,6 @@ class Speaker(Protocol):
         Args:
             messages: OpenAI messages, the last one a user's.
         """
-        ...
 
 
 class EngineSpeaker:

@@ -8,14 +8,12 @@ and the second that of a seed of its own, which depends on the turn's alone.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TypeVar
+from dataclasses import replace
 
 import numpy as np
 
 from turntree.agents.engines.protocol import (
     Completion,
-    DraftStats,
     Engine,
     FinishReason,
     Sampling,
@@ -23,10 +21,9 @@ from turntree.agents.engines.protocol import (
     TurnRequest,
     derive_seed,
 )
+from turntree.agents.engines.splice import join
 from turntree.agents.loop.renderer import Renderer
 from turntree.spec_tree import DialogueState
-
-_T = TypeVar("_T")
 
 
 class ThinkingBudget:
@@ -58,7 +55,7 @@ class ThinkingBudget:
         if room < 1:
             return head
         if request.watch is not None and forced and request.watch(forced):
-            return replace(_joined(head, forced, None), finish_reason=FinishReason.STOP)
+            return _closed(head, forced)
         prompt = (*request.prompt_ids, *head.token_ids, *forced)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
         tail = await self._engine.generate(
@@ -71,7 +68,10 @@ class ThinkingBudget:
                 foresee=request.foresee and request.foresee.after((*head.token_ids, *forced)),
             )
         )
-        return tail if tail.finish_reason is FinishReason.ABORT else _joined(head, forced, tail)
+        if tail.finish_reason is FinishReason.ABORT:
+            return tail
+        oldest = min(head.weights_version, tail.weights_version)
+        return replace(join(_closed(head, forced), tail), weights_version=oldest)
 
 
 def within_budget(engine: Engine, renderer: Renderer) -> Engine:
@@ -84,50 +84,20 @@ def _rest(sampling: Sampling, room: int) -> Sampling:
     return replace(sampling, max_tokens=room, seed=None if seed is None else derive_seed(seed, 1))
 
 
-def _joined(head: Completion, forced: tuple[int, ...], tail: Completion | None) -> Completion:
-    """One turn of its pieces; ``tail`` is ``None`` if nothing was sampled after the forced tokens."""
-    last = tail or replace(head, token_ids=(), logprobs=(), accepted=(), levels="", behaviour_logprobs=(), top=None)
-    count, zeros = len(forced), (0.0,) * len(forced)
-    marks = (False,) * len(head.token_ids), (True,) * count, (False,) * len(last.token_ids)
-    stats = {f.name: getattr(head.draft, f.name) + getattr(last.draft, f.name) for f in fields(DraftStats)}
-    return replace(
-        last,
-        token_ids=head.token_ids + forced + last.token_ids,
-        logprobs=head.logprobs + zeros + last.logprobs,
-        draft=DraftStats(**stats) if tail else head.draft,
-        accepted=_whole(head.accepted, head, False) + (False,) * count + _whole(last.accepted, last, False)
-        if head.accepted or last.accepted
-        else (),
-        cached_tokens=head.cached_tokens,
-        weights_version=min(head.weights_version, last.weights_version),
-        versions=_whole(head.versions, head, head.weights_version)
-        + (head.weights_version,) * count
-        + _whole(last.versions, last, last.weights_version)
-        if head.versions or last.versions
-        else (),
-        levels="".join([*_whole(tuple(head.levels), head, "A"), "A" * count, *_whole(tuple(last.levels), last, "A")])
-        if head.levels or last.levels
-        else "",
-        behaviour_logprobs=(head.behaviour_logprobs or head.logprobs)
-        + zeros
-        + (last.behaviour_logprobs or last.logprobs)
-        if head.behaviour_logprobs or last.behaviour_logprobs
-        else (),
-        top=_joined_tops(head.top, count, last.top),
-        forced=tuple(mark for part in marks for mark in part) if forced else (),
+def _closed(head: Completion, forced: tuple[int, ...]) -> Completion:
+    """``head`` and the tokens that close its thought, which nobody sampled."""
+    if not forced:
+        return head
+    count, top = len(forced), head.top
+    if top is not None:
+        wide = count, top.ids.shape[1]
+        top = TopLogprobs(ids=np.zeros(wide, np.int32), logprobs=np.full(wide, -np.inf, np.float32))
+    closing = Completion(
+        token_ids=forced,
+        logprobs=(0.0,) * count,
+        finish_reason=FinishReason.STOP,
+        weights_version=head.weights_version,
+        top=top,
+        forced=(True,) * count,
     )
-
-
-def _whole(values: tuple[_T, ...], piece: Completion, value: _T) -> tuple[_T, ...]:
-    return values or (value,) * len(piece.token_ids)
-
-
-def _joined_tops(head: TopLogprobs | None, count: int, tail: TopLogprobs | None) -> TopLogprobs | None:
-    if head is None:
-        return None
-    wide = head.ids.shape[1]
-    blank = TopLogprobs(ids=np.zeros((count, wide), np.int32), logprobs=np.full((count, wide), -np.inf, np.float32))
-    parts = [part for part in (head, blank, tail) if part is not None]
-    return TopLogprobs(
-        ids=np.concatenate([part.ids for part in parts]), logprobs=np.concatenate([part.logprobs for part in parts])
-    )
+    return join(head, closing)

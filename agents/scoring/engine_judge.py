@@ -61,7 +61,6 @@ class EngineJudge:
     ``reward("kind", decides=True)(EngineJudge(...))`` gives it a name. A sample without an answer earns 0 unread.
 
     Args:
-        speaker: Writes the votes.
         votes: How many times each answer is graded.
         sampling: How a vote is sampled; the seed is made for each.
         seed: Votes, and with an engine that keeps to its seeds the values, depend on it and on the sample alone.

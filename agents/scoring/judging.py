@@ -28,7 +28,6 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
     Args:
         episodes: Finished episodes, all samples of a task among them. Failures are returned unchanged.
-        scorer: Computes the rewards.
     """
     places = [place for place, episode in enumerate(episodes) if episode.stop_reason is not StopReason.FAILURE]
     judged = list(episodes)

@@ -1,47 +1,11 @@
-"""An episode and a prefix tree, split into the pieces that the report's page shows.
-
-Nothing here is markup: the page's template escapes every text.
-"""
+"""A prefix tree as branches without forks, for ``turntree tree``."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from turntree.agents.episodes.episode import Episode
-from turntree.envs import Role
 from turntree.spec_tree import TreeNode
-
-
-class Piece(NamedTuple):
-    """One token of the policy."""
-
-    text: str
-    accepted: bool
-    """Whether it was drafted and the policy sampled it too."""
-    probability: float
-    """Probability under the policy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bubble:
-    """One message."""
-
-    role: Role
-    """Role of the speaker."""
-    text: str
-    """Text of the message; the policy's own text is in ``pieces`` as well."""
-    pieces: tuple[Piece, ...] = ()
-    """The policy's tokens."""
-    verify_steps: int = 0
-    """Forward passes that the policy's message took."""
-
-    @property
-    def accepted(self) -> int:
-        """Tokens that were drafted and accepted."""
-        return sum(piece.accepted for piece in self.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,33 +21,6 @@ class Branch:
     """Branches at the fork, the most frequent first."""
     hidden: int = 0
     """Children that are left out."""
-
-
-def bubbles(episode: Episode, decode: Callable[[int], str]) -> list[Bubble]:
-    """The messages of ``episode`` in order."""
-    spoken = iter(episode.turns)
-    made = []
-    opening = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
-    for number, message in enumerate(episode.messages):
-        turn = next(spoken, None) if number >= opening and message.role is Role.ASSISTANT else None
-        if turn is None:
-            made.append(Bubble(role=message.role, text=message.content))
-            continue
-        completion = turn.completion
-        flags = completion.accepted or (False,) * len(completion.token_ids)
-        pieces = tuple(
-            Piece(decode(token), accepted, math.exp(logprob))
-            for token, accepted, logprob in zip(completion.token_ids, flags, completion.logprobs, strict=True)
-        )
-        made.append(
-            Bubble(
-                role=message.role,
-                text=message.content,
-                pieces=pieces,
-                verify_steps=completion.draft.verify_steps,
-            )
-        )
-    return made
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:

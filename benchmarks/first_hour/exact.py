@@ -16,16 +16,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from laws.claims import LEVEL
-from laws.claims import Row as Claim
-
 from first_hour.setting import Row, Setting
 from first_hour.turns import differing, played, requests, tokens_per_step
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.vllm.settings import DrafterSettings
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "exactness"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+from laws.claims import LEVEL
+from laws.claims import Row as Claim
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
 

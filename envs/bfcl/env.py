@@ -51,13 +51,13 @@ class BFCL(Env):
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "_documents", "_written", "_known")
     }
+    default_limits = Limits(max_turns=64)
 
     def __init__(
         self,
         *,
         data: str | Path | None = None,
         split: str = "base",
-        limits: Limits = Limits(max_turns=64),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Read the tasks.
@@ -67,13 +67,12 @@ class BFCL(Env):
                 ``func_doc.jsonl``; or the benchmark's own ``data`` folder. ``None`` takes
                 ``$TURNTREE_DATA/data/bfcl_multi_turn``.
             split: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             DataError: If a file is missing or malformed; the message names file and line.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         files = find_files(data, split)
         self.toolsets = tuple(api() for api in APIS.values())
         self._tasks = read_tasks(files, split)

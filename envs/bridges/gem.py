@@ -29,7 +29,6 @@ class Gem(Env):
 
         Args:
             id: For example ``game:Sudoku-v0-easy`` or ``rg:chain_sum``.
-            settings: Arguments of the environment, by name.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)
@@ -72,9 +71,6 @@ def gem_environment(make: Callable[[], Env]) -> type[Any]:
     """A ``gem.Env`` class, to register with ``gem.register(id, gem_environment(make))``.
 
     ``reset(seed=n)`` begins the task with index n. An infrastructure failure is raised.
-
-    Args:
-        make: Makes the environment of one episode.
 
     Raises:
         MissingExtra: If gem-llm is not installed.

@@ -21,11 +21,6 @@ def inspect_task(make: Callable[[], Env], indices: Iterable[int], *, name: str =
     The model gets the environment's tools and calls them in its own way; the environment runs them, and keeps its
     limits. An infrastructure failure is an error of the sample and no score.
 
-    Args:
-        make: Makes the environment of one episode.
-        indices: The tasks.
-        name: Name of the Inspect task.
-
     Raises:
         MissingExtra: If inspect-ai is not installed.
     """

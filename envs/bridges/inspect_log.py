@@ -22,8 +22,6 @@ def write_inspect_log(rows: Iterable[Mapping[str, Any]], path: Path, *, task: st
     Args:
         rows: Lines of the file that ``turntree eval --out`` writes, as JSON values.
         path: The log, ``*.eval``.
-        task: Name of the task.
-        model: Name of the model.
 
     Returns:
         The path.

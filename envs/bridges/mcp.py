@@ -32,7 +32,6 @@ class McpTools(Toolset):
         """Ask the server for its tools.
 
         Args:
-            server: The server to connect to.
             seconds: Deadline of connecting and of each call.
 
         Raises:
@@ -94,7 +93,6 @@ class Caller(Protocol):
 
     def call(self, name: str, arguments: dict[str, Any]) -> str:
         """Call a tool of the server."""
-        ...
 
 
 class McpTool(Tool):
@@ -126,7 +124,6 @@ def serve(tools: Sequence[Tool], *, name: str = "turntree") -> Any:
 
     Args:
         tools: Functions decorated with ``@tool`` that need no ``Context``.
-        name: Name of the server.
     """
     types, server = library("mcp.types", "mcp"), library("mcp.server.lowlevel", "mcp")
     by_name = {tool.name: tool for tool in tools}

@@ -32,7 +32,6 @@ class OpenEnv(Env):
         """Set up the adapter.
 
         Args:
-            make: Makes one.
             to_action: The text of a turn as the environment's action.
             to_text: An observation as text.
             name: Prefix of task ids.

@@ -34,8 +34,6 @@ class ReasoningGym(Env):
 
         Args:
             name: For example ``chain_sum``.
-            size: Number of tasks.
-            data_seed: Seed of the tasks.
             settings: Further arguments of the data set, by name.
             **kwargs: Arguments of ``Env``.
         """

@@ -16,9 +16,6 @@ def skyrl_environment(make: Callable[[], Env]) -> type[Any]:
     The row's ``extras`` name the task: ``{"extra_info": {"index": 17}}`` or ``{"index": 17}``. The prompt of the
     row is replaced by the environment's own opening. An infrastructure failure is raised.
 
-    Args:
-        make: Makes the environment of one episode.
-
     Raises:
         MissingExtra: If skyrl-gym is not installed.
     """

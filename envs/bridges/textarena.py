@@ -27,7 +27,6 @@ class TextArena(Env):
 
         Args:
             name: For example ``GuessTheNumber-v0``; a game for one player.
-            settings: Arguments of the game, by name.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)

@@ -20,9 +20,6 @@ def torchtitan_environment(make: Callable[[], Env]) -> type[Any]:
     torchtitan parses tool calls itself, so they are written back in the environment's own format. The reward
     is in ``env_rewards["reward"]``. An infrastructure failure is raised.
 
-    Args:
-        make: Makes the environment of one episode.
-
     Raises:
         MissingExtra: If torchtitan is not installed.
     """

@@ -14,7 +14,7 @@ from turntree.envs.checking.empty_policies import Policy
 
 _NUMBER = re.compile(r"(?<![\w.,])(?:\d+(?:\.\d+)?|\.\d+)(?![\w.,])|\d*\.?\d+")
 _MARKS = (r"\boxed", "####", "<answer>")
-_WHOLE = re.compile(r"-?\d+")
+_DIGITS, _WHOLE = re.compile(r"\d+"), re.compile(r"-?\d+")
 _PLAIN = re.compile(r"-?\d+(?:\.\d+)?")
 _TUPLE = re.compile(r"([(])([^()\[\]{},]+),([^()\[\]{},]+)([)])")
 _FRACTION = re.compile(r"(-?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
@@ -29,55 +29,11 @@ def _sign(answer: str) -> str:
     return answer[1:] if answer.startswith("-") else f"-{answer}" if _PLAIN.match(answer) or answer[:1] == "\\" else ""
 
 
-def _factor(answer: str) -> str:
-    return _one_number(answer, lambda number: f"{number}0" if number.isdigit() else f"9{number}")
-
-
-def _shifted(answer: str) -> str:
-    return answer + "000" if _WHOLE.fullmatch(answer) and not _is_zero(answer) else ""
-
-
-def _last_digit(answer: str) -> str:
-    return _one_number(answer, lambda number: number[:-1] + _next(number[-1]))
-
-
-def _first_digit(answer: str) -> str:
-    return _one_number(answer, lambda number: _next(number[0]) + number[1:] if number[0] != "." else f"1{number}")
-
-
-def _shortened(answer: str) -> str:
-    return _one_number(answer, lambda number: number[:-1] if number[:-1].isdigit() else "")
-
-
-def _reversed(answer: str) -> str:
-    return answer[::-1].lstrip("0") if answer.isdigit() and not _is_zero(answer) else ""
-
-
-def _doubled(answer: str) -> str:
-    return f"2*({answer})" if _PLAIN.fullmatch(answer) and not _is_zero(answer) else ""
-
-
-def _neighbour(answer: str) -> str:
-    return str(int(answer) + 1) if _WHOLE.fullmatch(answer) else ""
-
-
-def _barely(answer: str) -> str:
-    return f"{answer}.01" if _WHOLE.fullmatch(answer) else ""
-
-
 def _order(answer: str) -> str:
     found = _TUPLE.search(answer)
     if found is None or found[2].strip() == found[3].strip():
         return ""
     return f"{answer[: found.start()]}({found[3].strip()},{found[2].strip()}){answer[found.end() :]}"
-
-
-def _unit(answer: str) -> str:
-    return _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1) if _UNIT.search(answer) else ""
-
-
-def _scaled(answer: str) -> str:
-    return f"{answer} million" if _PLAIN.fullmatch(answer) and not _is_zero(answer) else ""
 
 
 def _letters(answer: str) -> str:
@@ -90,6 +46,16 @@ def _letters(answer: str) -> str:
 
 def _cut(answer: str) -> str:
     return answer[: len(answer) // 2].strip() if len(answer) > 3 and answer.replace(" ", "").isalpha() else ""
+
+
+def _of(kind: re.Pattern[str], change: Callable[[str], str], *, zero: bool = False) -> Callable[[str], str]:
+    """A change of answers of one kind."""
+    return lambda answer: change(answer) if kind.fullmatch(answer) and (zero or not _is_zero(answer)) else ""
+
+
+def _last_number(change: Callable[[str], str]) -> Callable[[str], str]:
+    """A change of an answer's last number."""
+    return lambda answer: _one_number(answer, change)
 
 
 def _one_number(answer: str, change: Callable[[str], str]) -> str:
@@ -139,18 +105,20 @@ WRONG_CHANGES: Mapping[str, Policy] = {
         f"the right answer, {how}": _altered(alter)
         for how, alter in {
             "its sign changed": _sign,
-            "a zero more": _factor,
-            "a thousand times": _shifted,
-            "a million times": _scaled,
-            "doubled": _doubled,
-            "its last digit changed": _last_digit,
-            "its first digit changed": _first_digit,
-            "a digit less": _shortened,
-            "its digits reversed": _reversed,
-            "and one": _neighbour,
-            "and a hundredth": _barely,
+            "a zero more": _last_number(lambda number: f"{number}0" if number.isdigit() else f"9{number}"),
+            "a thousand times": _of(_WHOLE, lambda answer: f"{answer}000"),
+            "a million times": _of(_PLAIN, lambda answer: f"{answer} million"),
+            "doubled": _of(_PLAIN, lambda answer: f"2*({answer})"),
+            "its last digit changed": _last_number(lambda number: number[:-1] + _next(number[-1])),
+            "its first digit changed": _last_number(
+                lambda number: _next(number[0]) + number[1:] if number[0] != "." else f"1{number}"
+            ),
+            "a digit less": _last_number(lambda number: number[:-1] if number[:-1].isdigit() else ""),
+            "its digits reversed": _of(_DIGITS, lambda answer: answer[::-1].lstrip("0")),
+            "and one": _of(_WHOLE, lambda answer: str(int(answer) + 1), zero=True),
+            "and a hundredth": _of(_WHOLE, lambda answer: f"{answer}.01", zero=True),
             "its parts exchanged": _order,
-            "in another unit": _unit,
+            "in another unit": lambda answer: _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1),
             "a letter changed": _letters,
             "cut in half": _cut,
         }.items()

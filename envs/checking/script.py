@@ -50,11 +50,7 @@ class Step:
 
 
 def script_for(env: Env) -> tuple[str, ...]:
-    """A script that calls each tool of the environment once and then gives a few plain turns.
-
-    Args:
-        env: Any environment; it is not reset.
-    """
+    """A script that calls each tool of the environment once and then gives a few plain turns."""
     return (*calls_of(env, env.tools), *_WORDS)
 
 

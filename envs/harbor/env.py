@@ -74,6 +74,7 @@ class Harbor(Env):
         "num_tasks",
         "shown",
     }
+    default_limits = Limits(max_turns=50)
 
     def __init__(
         self,
@@ -84,7 +85,6 @@ class Harbor(Env):
         network: str | None = None,
         seconds: float = 120.0,
         shown: int = 5_000,
-        limits: Limits = Limits(max_turns=50),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Read the tasks.
@@ -96,13 +96,12 @@ class Harbor(Env):
             network: Docker's network of all tasks, for example ``none``; ``None`` is what each task says.
             seconds: Most that one command of the policy takes.
             shown: Bytes shown of the beginning of a command's output, and as many of its end.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             DataError: If there is no task, or one is malformed or asks for what is not done here.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         self.tasks = read_tasks(data, skip=skip)
         self.docker, self.network, self.shown = docker, network, shown
         self.toolsets = (Terminal(seconds),)

@@ -26,6 +26,7 @@ class KeyValue(Env):
 
     quick = True
     forkable = True
+    default_limits = Limits(max_turns=24)
 
     def __init__(
         self,
@@ -34,7 +35,6 @@ class KeyValue(Env):
         min_operations: int = 1,
         max_operations: int = 3,
         split: str = "train",
-        limits: Limits = Limits(max_turns=24),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Choose the tasks.
@@ -44,13 +44,12 @@ class KeyValue(Env):
             min_operations: Least number of operations, from 1.
             max_operations: Greatest number of operations.
             split: Part of every task's id and seed.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             ValueError: If an argument is out of range.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         if not 3 <= keys <= len(_WORDS):
             raise ValueError(f"keys must lie in 3..{len(_WORDS)}, got {keys}")
         if not 1 <= min_operations <= max_operations:

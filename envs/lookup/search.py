@@ -34,6 +34,7 @@ class Search(Env):
 
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_corpus", "_tasks", "num_tasks", "hits"}
+    default_limits = Limits(max_turns=12)
 
     def __init__(
         self,
@@ -45,7 +46,6 @@ class Search(Env):
         split: str = "train",
         subset: str | None = None,
         hits: int = 3,
-        limits: Limits = Limits(max_turns=12),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Read the corpus and the questions.
@@ -60,14 +60,13 @@ class Search(Env):
             split: Split of ``data``; part of every task's id and seed.
             subset: Configuration name of ``data`` where that is a data set.
             hits: Most texts returned by a search.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             DataError: If a file is missing or a row malformed, or only one of ``corpus`` and ``data`` is given.
             MissingExtra: If bm25s is not installed.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         if (corpus is None) != (data is None):
             raise DataError("corpus and data belong together: give both, or neither for the made-up island")
         if hits < 1:

@@ -8,11 +8,7 @@ from turntree.rewards import final_answer, same_number
 
 
 def score_final_answer(text: str, gold: str) -> Reply:
-    """End the episode: reward 1 if the text answers with the gold number, else 0.
-
-    Args:
-        text: The policy's last turn.
-    """
+    """End the episode: reward 1 if the text answers with the gold number, else 0."""
     answer = final_answer(visible(text))
     correct = float(answer is not None and same_number(answer, gold))
     return Reply(reward=correct, done=True, rewards={"correct": correct})

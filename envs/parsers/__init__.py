@@ -47,7 +47,6 @@ def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
 
     Args:
         name: ``hermes``, ``compact``, ``llama3_json``, ``qwen``, ``harmony`` or ``tags``.
-        tools: Tools that may be called.
 
     Raises:
         UnknownParser: If there is no such format; the message names the nearest.

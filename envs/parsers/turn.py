@@ -29,11 +29,9 @@ class ToolParser(Protocol):
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        ...
 
     def format_call(self, call: ToolCall) -> str:
         """Write a call in the form that ``parse`` reads."""
-        ...
 
 
 def unreadable(text: str, reason: str, example: str) -> ParsedTurn:

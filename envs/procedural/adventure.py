@@ -25,6 +25,7 @@ class Adventure(Env):
 
     quick = True
     forkable = True
+    default_limits = Limits(max_turns=40)
 
     def __init__(
         self,
@@ -32,7 +33,6 @@ class Adventure(Env):
         min_rooms: int = 3,
         max_rooms: int = 6,
         split: str = "train",
-        limits: Limits = Limits(max_turns=40),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Choose the worlds.
@@ -41,13 +41,12 @@ class Adventure(Env):
             min_rooms: Least number of rooms, from 2.
             max_rooms: Greatest number of rooms, up to 16.
             split: Part of every task's id and seed.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             ValueError: If no such world exists.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         if not 2 <= min_rooms <= max_rooms <= len(ROOM_NAMES):
             raise ValueError(f"expected 2 <= min_rooms <= max_rooms <= {len(ROOM_NAMES)}, got {min_rooms}, {max_rooms}")
         self.min_rooms = min_rooms

@@ -26,6 +26,7 @@ class NumberGuessing(Env):
 
     quick = True
     forkable = True
+    default_limits = Limits(max_turns=None)
 
     def __init__(
         self,
@@ -33,7 +34,6 @@ class NumberGuessing(Env):
         max_number: int = 100,
         spare: int = 1,
         split: str = "train",
-        limits: Limits = Limits(max_turns=None),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Choose the range.
@@ -42,13 +42,12 @@ class NumberGuessing(Env):
             max_number: The secret lies in 1..max_number.
             spare: Guesses beyond those that halving the range needs.
             split: Part of every task's id and seed.
-            limits: Bounds of an episode; guesses are counted separately.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             ValueError: If the range is empty.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         if max_number < 1 or spare < 0:
             raise ValueError(f"expected max_number >= 1 and spare >= 0, got {max_number} and {spare}")
         self.max_number = max_number

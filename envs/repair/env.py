@@ -25,6 +25,7 @@ class Repair(Env):
 
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_places", "num_tasks", "split"}
+    default_limits = Limits(max_turns=16)
 
     def __init__(
         self,
@@ -32,7 +33,6 @@ class Repair(Env):
         split: str = "train",
         seconds: float = 10.0,
         isolation: Isolation | str = Isolation.AUTO,
-        limits: Limits = Limits(max_turns=16),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """List the tasks.
@@ -41,13 +41,12 @@ class Repair(Env):
             split: ``train``, or ``test``: other programs.
             seconds: Most that a command takes, and the program when it is judged.
             isolation: How the policy's commands and program are isolated, see ``PythonSandbox``.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             ValueError: If there is no such split.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         self.split = split
         self.toolsets = (Workspace(seconds=seconds, isolation=isolation),)
         faults = [(fault, program.name) for program in programs(split) for fault in range(len(program.faults))]

@@ -1,4 +1,4 @@
-"""Execution of tool calls: threads, deadlines, cached results, time.
+"""Execution of tool calls: threads, deadlines, cached results, time; snapshots of a running episode.
 
 Not here: what a tool is (``tools``).
 """

@@ -72,7 +72,6 @@ class ToolExecutor:
             seconds: Deadline of one call, counted from its submission; ``None`` sets none.
             max_output: Most characters of a result; the excess is cut out of its middle, with a mark. ``None``
                 cuts nothing.
-            max_workers: Most calls that run at once.
 
         Raises:
             ValueError: If a bound is not positive.
@@ -88,7 +87,6 @@ class ToolExecutor:
         """Run the calls of one turn.
 
         Args:
-            jobs: The calls in order.
             seconds: Time left to the episode; every call must end by then as well.
 
         Returns:

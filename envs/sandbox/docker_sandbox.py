@@ -35,8 +35,6 @@ class DockerSandbox:
 
         Args:
             image: Image that contains a ``python``.
-            limits: Bounds of one run.
-            docker: The command.
             start_seconds: Time that Docker may take to set a container up.
         """
         self.image = image

@@ -91,7 +91,6 @@ class PythonSandbox:
         """Choose the confinement; processes are started with the first run.
 
         Args:
-            limits: Bounds of one run.
             isolation: How code is isolated; the variable ``TURNTREE_ISOLATION`` may define what ``auto`` means.
             session: Whether variables, threads and processes persist from run to run, until a run is stopped or
                 dies; between two runs they are stopped. Without it every run starts afresh.

@@ -23,11 +23,9 @@ class CodeRunner(Protocol):
 
     def run(self, code: str) -> CodeResult:
         """Run the code and wait until it ends."""
-        ...
 
     def close(self) -> None:
         """End all processes."""
-        ...
 
 
 class PythonTool(Toolset):

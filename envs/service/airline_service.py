@@ -23,13 +23,13 @@ class AirlineService(Service):
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
     example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
+    default_limits = Limits(max_turns=24)
 
     def __init__(
         self,
         *,
         split: str = "train",
         customer: Customer | None = None,
-        limits: Limits = Limits(max_turns=24),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Set up the desk.
@@ -37,11 +37,10 @@ class AirlineService(Service):
         Args:
             split: Name under which tasks are drawn; another name gives other tasks.
             customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
         """
         desk = AirlineDesk(Database(airline()))
-        super().__init__(desk, policy=AIRLINE_POLICY, customer=customer, limits=limits, **kwargs)
+        super().__init__(desk, policy=AIRLINE_POLICY, customer=customer, **kwargs)
         self.split = split
 
     def task(self, index: int) -> Task:

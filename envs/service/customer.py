@@ -14,11 +14,9 @@ class Customer(Protocol):
 
     def open(self, task: Task) -> str:
         """The first message."""
-        ...
 
     def answer(self, task: Task, dialogue: Sequence[Message]) -> str | None:
         """The answer to the agent's last message, the last of ``dialogue``; ``None`` to leave."""
-        ...
 
 
 class ScriptedCustomer:

@@ -35,6 +35,7 @@ class TauService(Service):
     tables: ClassVar[Sequence[str]]
     desk: ClassVar[type[Desk]]
     """The tools over them."""
+    default_limits = Limits(max_turns=40)
 
     def __init__(
         self,
@@ -42,7 +43,6 @@ class TauService(Service):
         data: str | Path | None = None,
         split: str = "test",
         customer: Customer | None = None,
-        limits: Limits = Limits(max_turns=40),  # noqa: B008 - frozen
         **kwargs: Any,
     ) -> None:
         """Read the database and the tasks.
@@ -53,7 +53,6 @@ class TauService(Service):
                 ``DOMAIN_tools_schema.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/tau_bench``.
             split: Tasks to play.
             customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -63,7 +62,7 @@ class TauService(Service):
         desk = self.desk(Database(read_tables(self.folder, self.domain, self.tables)))
         file = self.folder / f"{self.domain}_policy.md"
         policy = read_text(file).strip() if file.is_file() else "You serve the customers of a company."
-        super().__init__(desk, policy=policy, customer=customer, limits=limits, **kwargs)
+        super().__init__(desk, policy=policy, customer=customer, **kwargs)
         tasks = find_rows(self.folder / f"{self.domain}_{split}_tasks.jsonl", split=split)
         self._tasks = _read_tasks(tasks, f"{self.domain}/{split}", frozenset(tool.name for tool in desk.tools))
         self.num_tasks = len(self._tasks)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from turntree.envs.env import Env
-from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.service.customer import Customer, ScriptedCustomer
@@ -29,17 +28,16 @@ class Service(Env):
     example: ClassVar[ToolCall]
     """A call that the system prompt shows."""
 
-    def __init__(self, desk: Desk, *, policy: str, customer: Customer | None, limits: Limits, **kwargs: Any) -> None:
+    def __init__(self, desk: Desk, *, policy: str, customer: Customer | None, **kwargs: Any) -> None:
         """Open the service.
 
         Args:
             desk: A desk that belongs to no episode.
             policy: The policy that the agent must follow.
             customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
-            limits: Bounds of an episode.
             **kwargs: Arguments of ``Env``.
         """
-        super().__init__(limits=limits, **kwargs)
+        super().__init__(**kwargs)
         self.toolsets = (desk,)
         self.policy = policy
         self.customer = customer or ScriptedCustomer()

@@ -53,9 +53,6 @@ def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -
     """Compare an answer with the gold answer.
 
     Args:
-        gold: The right answer.
-        answer: The answer found in the text.
-        contract: Rules of the data set.
         question: The question asked of the policy, if known; repeating it is no answer.
 
     Returns:

@@ -85,11 +85,6 @@ def _names_several(text: str, first: str, allowed: str) -> bool:
 def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     """Compare the letter that a text names.
 
-    Args:
-        gold: The right letter.
-        text: The answer.
-        contract: Rules of the data set.
-
     Returns:
         ``None`` if the answer is not a letter and the data set is not one of options.
     """

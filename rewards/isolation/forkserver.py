@@ -27,12 +27,7 @@ class Worker:
     """A worker process, as the caller sees it."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
-        """Store the worker's id and socket.
-
-        Args:
-            pid: Process id.
-            channel: The caller's end of the socket pair.
-        """
+        """Store the worker's id and socket."""
         self.pid = pid
         self.channel = channel
 
@@ -70,7 +65,6 @@ class ForkServer:
 
         Args:
             memory_bytes: Address space that it may use beyond its own at the start.
-            cpu_seconds: Processor time that one comparison may use.
 
         Raises:
             IsolationError: The server is gone.

@@ -21,11 +21,7 @@ class Pool:
     """Runs comparisons; nothing is started before the first one."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        """Store the settings.
-
-        Args:
-            settings: Workers and their limits.
-        """
+        """Store the settings."""
         self.settings = settings
         self._lock = threading.Lock()
         self._owner: Owner | None = None

@@ -39,11 +39,7 @@ class Kill(NamedTuple):
 
 
 def serve(control_descriptor: int) -> None:
-    """Fork and kill workers until the caller is gone.
-
-    Args:
-        control_descriptor: Open socket to the caller.
-    """
+    """Fork and kill workers until the caller is gone."""
     caller = os.getppid()
     control = socket.socket(fileno=control_descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends

@@ -46,10 +46,6 @@ def same_number(answer: str, gold: str) -> bool:
     Thousands separators, ``$``, ``%`` and trailing zeros do not matter; ``a/b`` is a fraction. Where the
     gold answer is a percentage, its decimal form counts as well (25 % is 0.25).
 
-    Args:
-        answer: The policy's answer.
-        gold: The right answer.
-
     Returns:
         ``False`` also if either text is not a number.
 

@@ -57,7 +57,6 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
     r"""Find the answer.
 
     Args:
-        text: The policy's own text.
         contract: Rules of the data set; options are looked for differently.
 
     Returns:

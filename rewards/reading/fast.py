@@ -23,9 +23,6 @@ def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = 
     """The verdict, or ``None`` if the full comparison is needed.
 
     Args:
-        gold: The right answer.
-        answer: The answer found in the text.
-        contract: Rules of the data set.
         question: The question asked of the policy; a quotient may be copied from it.
 
     Example:

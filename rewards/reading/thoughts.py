@@ -90,9 +90,6 @@ def next_thought(text: str, start: int = 0) -> Span | None:
 def without_thoughts(text: str) -> tuple[str, str]:
     """Split a text into its visible part and its thoughts.
 
-    Args:
-        text: The policy's own text.
-
     Returns:
         The visible text, and the thoughts.
 

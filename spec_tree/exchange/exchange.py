@@ -54,7 +54,6 @@ class Exchange(Protocol):
         Raises:
             ExchangeLost: If the others cannot be reached now.
         """
-        ...
 
 
 class TakesTurns(Protocol):
@@ -62,7 +61,6 @@ class TakesTurns(Protocol):
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

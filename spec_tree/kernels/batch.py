@@ -88,7 +88,9 @@ def draft(
         turn.place_count, turn.node_count, counts[b] = 0, 0, 0
         if room[b] >= 1 and not is_end(turn.tail[turn.last], limits.ends):
             find_places(turn, b % TOGETHER, sources, own)
-            counts[b] = grow(turn, room[b], limits, sources, weights[0], own, start + total, out)
+            at = start + total
+            own_nodes = DraftNodes(out.tokens[at:], out.parents[at:], out.depths[at:], out.paths[at:])
+            counts[b] = grow(turn, room[b], limits, sources, weights[0], own, own_nodes)
         turn.drafted = counts[b]
         total += counts[b]
     return total

@@ -149,15 +149,15 @@ def agreement(place: int, tail: NDArray[np.int32], last: int, log: TokenLog) -> 
 @part
 def find_places(turn: Any, row: int, sources: DraftSources, work: Any) -> None:
     """Fill the places of ``turn``, the ``row``-th of those that were looked ahead for, with agreement and kinds."""
-    newest, root, none, count = work.newest_links[row], int64(0), int64(-1), int64(0)
+    newest, root, count = work.newest_links[row], int64(0), int64(0)
     # The order matters: of two places, the one with the lower number is taken for the newer one, and a place that
     # was found before is left as it is. Four tokens that agree say most, so these places come first.
-    count = walk(turn, root, none, count, int64(ENV4), newest[ENV4], sources, work)
-    count = walk(turn, root, none, count, int64(EXACT1), newest[EXACT1], sources, work)
+    count = walk(turn, root, count, int64(ENV4), newest[ENV4], sources, work)
+    count = walk(turn, root, count, int64(EXACT1), newest[EXACT1], sources, work)
     if count < _ENOUGH and turn.keys[TASK_KEY] != turn.keys[EXACT_KEY]:
-        count = walk(turn, root, none, count, int64(TASK2), newest[TASK2], sources, work)
+        count = walk(turn, root, count, int64(TASK2), newest[TASK2], sources, work)
     if count < _ENOUGH:
-        count = walk(turn, root, none, count, int64(ENV2), newest[ENV2], sources, work)
+        count = walk(turn, root, count, int64(ENV2), newest[ENV2], sources, work)
     turn.place_count = count
     _in_context(turn, sources.contexts)
     _near_anchors(turn, sources.log, sources.turns)
@@ -177,29 +177,28 @@ def find_more_places(turn: Any, node: int, level: int, count: int, sources: Draf
     for i in range(level):
         tail[last - i] = turn.node_token[z]
         z = int64(turn.node_parent[z])
-    first = int64(work.first_place[node])
     heads = sources.log.heads[EXACT1]
     place = int64(heads[head_of(mix(turn.keys[EXACT_KEY], tail[last]), heads)])
-    more: int = walk(turn, level, first, count, int64(EXACT1), place, sources, work)
+    more: int = walk(turn, int64(node), count, int64(EXACT1), place, sources, work)
     return more
 
 
 @part
-def walk(
-    turn: Any, level: int, followed: int, count: int, link: int, newest: int, sources: DraftSources, work: Any
-) -> int:
+def walk(turn: Any, node: int, count: int, link: int, newest: int, sources: DraftSources, work: Any) -> int:
     """Add the places that one kind of links leads to, from new to old.
 
     Args:
         turn: A ``LIVE_TURN``; below the root with the path to the node behind its tail.
-        level: Tokens between the newest token of the turn and the node; 0 for the root.
-        followed: First of the places that are followed at the node already, by the lists in ``work``; -1 for none.
+        node: Where the places are to go on; 0 is the root, at which none is followed yet.
         work: A ``SCRATCH``.
 
     Returns:
         Places in use.
     """
     log, tail, places = sources.log, turn.tail, turn.places
+    # of the root ``work`` has what an earlier draft left
+    level = int64(work.depth[node]) if node > 0 else int64(0)
+    followed = int64(work.first_place[node]) if node > 0 else int64(-1)
     tokens, links, owner = log.tokens, log.links[link], log.owner
     keys, column, least, last = turn.keys, _OWNED[link], _LEAST_OF[link], int64(turn.last) + level
     # at the root no place is taken twice; below, the same one may also have been found for another node

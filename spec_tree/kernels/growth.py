@@ -122,11 +122,10 @@ def _wait(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], wai
 
 
 @inlined
-def _child(token: int, parent: int, first: int, nodes: int, length: int, place: int, turn: Any, work: Any) -> int:
+def _child(token: int, parent: int, first: int, nodes: int, turn: Any, work: Any) -> int:
     """The child of ``parent`` with ``token``, made where it is new; -1 where there is no room.
 
-    The children so far are the nodes ``first:nodes``. A new one begins with the agreement (as a class) and the number
-    of the place that votes for it.
+    The children so far are the nodes ``first:nodes``.
     """
     tokens = turn.node_token
     for child in range(first, nodes):
@@ -137,7 +136,7 @@ def _child(token: int, parent: int, first: int, nodes: int, length: int, place: 
     nodes = index(nodes)
     tokens[nodes], turn.node_parent[nodes], turn.node_order[nodes] = token, parent, -1
     work.depth[nodes], work.first_place[nodes] = work.depth[parent] + 1, -1
-    work.weight[nodes], work.best_length[nodes], work.newest_place[nodes] = 0.0, length, place
+    work.weight[nodes], work.best_length[nodes], work.newest_place[nodes] = 0.0, 0, CANDIDATES
     for i in range(KINDS + 1):
         work.support[nodes, i] = 0
     return nodes
@@ -167,7 +166,7 @@ def _ask_places(current: int, first: int, turn: Any, sources: DraftSources, weig
                 length = index(matches[c])
             else:  # it has led here, so it does agree, though with little
                 kind, length = index(EXACT), index(min(matches[c], _LED))
-            node = _child(token, current, first, nodes, length, c, turn, work)
+            node = _child(token, current, first, nodes, turn, work)
             nodes = max(nodes, node + 1)
             if node >= 0:
                 node = index(node)
@@ -199,7 +198,9 @@ def _ask_followers(current: int, first: int, nodes: int, turn: Any, log: TokenLo
         token = log.followers[row, i]
         if token < 0:
             break
-        node = _child(token, current, first, nodes, int64(0), work.newest, turn, work)
+        node = _child(token, current, first, nodes, turn, work)
+        if node == nodes:  # no place votes for a new one: it counts as old as the newest of them
+            work.newest_place[node] = work.newest
         nodes = max(nodes, node + 1)
         if node >= 0:
             work.weight[node] += vote
@@ -238,11 +239,10 @@ def _is_lonely(node: int, turn: Any, work: Any) -> bool:
 
 
 @inlined
-def _hand_out(node: int, number: int, start: int, turn: Any, work: Any, out: DraftNodes) -> None:
-    """Write ``node`` as number ``number`` of a draft whose nodes begin at ``start``; its parent is written already."""
-    at = start + number
-    out.tokens[at], out.parents[at] = turn.node_token[node], turn.node_order[turn.node_parent[node]]
-    out.depths[at], out.paths[at] = work.depth[node], work.path[node]
+def _hand_out(node: int, number: int, turn: Any, work: Any, out: DraftNodes) -> None:
+    """Write ``node`` as number ``number`` of a draft; its parent is written already."""
+    out.tokens[number], out.parents[number] = turn.node_token[node], turn.node_order[turn.node_parent[node]]
+    out.depths[number], out.paths[number] = work.depth[node], work.path[node]
     turn.node_order[node] = number
 
 
@@ -254,7 +254,6 @@ def grow(
     sources: DraftSources,
     weights: Any,
     work: Any,
-    start: int,
     out: DraftNodes,
 ) -> int:
     """Weigh nodes after the newest token of a turn, the root, and hand out the most probable ones.
@@ -263,6 +262,7 @@ def grow(
         turn: A ``LIVE_TURN`` with its places; its nodes are filled.
         weights: The model, a ``WEIGHTS``.
         work: Room to work in, a ``SCRATCH``.
+        out: Nodes of the draft, filled from the first on.
 
     Returns:
         How many were handed out.
@@ -290,7 +290,7 @@ def grow(
             break
         current = index(frontier[index(waiting - 1)])
         waiting = 0 if limits.chain else waiting - 1  # a chain does not come back to a node's other children
-        _hand_out(current, handed, start, turn, work, out)
+        _hand_out(current, handed, turn, work, out)
         handed += 1
     turn.node_count = nodes
     return handed

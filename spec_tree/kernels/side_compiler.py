@@ -73,11 +73,11 @@ def signatures() -> dict[Any, tuple[Any, ...]]:
     limits = layout.DraftLimits(budget=1, floor=0.0, chain=True, ends=tokens)
     out = layout.DraftNodes(tokens=tokens, parents=tokens, depths=tokens, paths=paths)
     asked, found, drafted = (numba.typeof(value) for value in (limits, sources, out))
-    written, contexts, sampled, places = (numba.typeof(value) for value in (log, sources.contexts, tokens, rows))
+    sampled, places = numba.typeof(tokens), numba.typeof(rows)
     return {
         find_places: (live, int64, found, work),
-        grow: (live, int64, asked, found, weights, work, int64, drafted),
-        move_on: (places, sampled, places, live[::1], written, contexts, weights[::1], places),
+        grow: (live, int64, asked, found, weights, work, drafted),
+        move_on: (places, sampled, places, live[::1], found, weights[::1], places),
     }
 
 

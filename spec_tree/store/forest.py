@@ -102,7 +102,6 @@ class SpecForest:
         """Start one turn at each state and return their handles.
 
         Args:
-            states: Where the turns begin.
             contexts: Token ids up to each turn, shape (tokens,) each: a turn is also drafted from its own
                 context. They are copied, and forgotten with the turn.
 
@@ -288,7 +287,6 @@ class SpecForest:
         """Add a finished turn, as if it had just been sampled.
 
         Args:
-            state: State where it was sampled.
             tokens: Sampled tokens, shape (tokens,).
 
         Raises:
@@ -393,7 +391,6 @@ class SpecForest:
         """Make a forest from a file of ``save``; no turn is live.
 
         Args:
-            path: The file.
             config: Settings instead of the saved ones. If they leave less room, the newest turns are
                 kept; learnt weights are kept under any settings.
 
@@ -411,9 +408,6 @@ class SpecForest:
         """Replace the contents by those of a file of ``save``, under this forest's own settings.
 
         Handles of live turns become unknown.
-
-        Args:
-            path: The file.
 
         Raises:
             DamagedForest: As ``load``; the forest stays unchanged.

@@ -1,7 +1,5 @@
 """Every command given what it cannot use: one line with what to do, status 2, and every file as it was."""
 
-from __future__ import annotations
-
 import json
 import resource
 import shlex
@@ -99,9 +97,7 @@ READERS: dict[str, list[str]] = table(__file__, "readers")
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
-def test_a_file_that_is_none_of_its_kind_is_refused(
-    refused: Run, place: Path, reader: str, text: str, says: str
-) -> None:
+def test_a_file_that_is_none_of_its_kind_is_refused(refused, place, reader, text, says):
     for name in ("given.yaml", "given.jsonl"):
         (place / name).write_text(text)
     assert says in refused(READERS[reader]).err
@@ -132,9 +128,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
-def test_where_no_space_is_left_stays_what_was_there(
-    run: Run, refused: Run, place: Path, writer: str, old: bool
-) -> None:
+def test_where_no_space_is_left_stays_what_was_there(run, refused, place, writer, old):
     target = place / "new"
     if old and writer not in ("rescore", "new env"):  # they overwrite nothing
         target.write_text("what stood there before\n")
@@ -158,9 +152,7 @@ def test_an_evaluation_without_space_keeps_its_whole_lines(run: Run, refused: Ru
 
 
 @pytest.mark.parametrize("writer", ["score", "rescore", "export", "view", "new env", "eval's table", "bench"])
-def test_a_command_that_is_interrupted_leaves_nothing_behind(
-    run: Run, place: Path, writer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_interrupted_leaves_nothing_behind(run, place, writer, monkeypatch):
     before = files(place)
     monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
     said = run((*WRITERS[writer], str(place / "new")))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 import io
 import json
@@ -43,9 +41,7 @@ def evaluate(turntree: Any, tiny_model: Path) -> Any:
 
 
 @pytest.mark.parametrize("command", ["train grpo_arithmetic_cpu actor_rollout_ref.model.path=some/model", "demo"])
-def test_a_training_without_its_packages_says_what_to_install(
-    turntree: Any, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_training_without_its_packages_says_what_to_install(turntree, command, monkeypatch, tmp_path):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     verl_defaults.cache_clear()
@@ -56,11 +52,8 @@ def test_a_training_without_its_packages_says_what_to_install(
     assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
 
 
-def test_the_version_is_that_of_the_package(turntree: Any) -> None:
+def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
-
-
-def test_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     for command in ("eval", "serve"):
         assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
 
@@ -119,9 +112,7 @@ def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
     assert out.read_bytes() == before, "a model that cannot be loaded costs no episode"
 
 
-def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(
-    turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_episodes_of_other_settings_are_neither_mixed_in_nor_lost(turntree, evaluate, tiny_model, tmp_path):
     out = tmp_path / "episodes.jsonl"
     evaluate("--out", out)
     before = out.read_bytes()
@@ -144,9 +135,7 @@ def test_a_suite_plays_each_of_its_sets_and_writes_one_table(turntree: Any, tiny
     assert json.loads((tmp_path / "results" / "results.json").read_text())[1]["tasks"] == 1
 
 
-def test_a_tool_that_raises_is_counted_and_left_out(
-    turntree: Any, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tool_that_raises_is_counted_and_left_out(turntree, tiny_model, monkeypatch):
     monkeypatch.setattr(Arithmetic, "reply", Mock(side_effect=OSError("the disk is full")))
     said = turntree(*play(tiny_model))
     assert (said.status, said.row["failures (left out)"], said.row["accuracy"]) == (1, "5", "nan (0 of 0)")
@@ -154,9 +143,7 @@ def test_a_tool_that_raises_is_counted_and_left_out(
     assert "Traceback" not in said.err
 
 
-def test_arguments_and_rows_reach_the_environment(
-    evaluate: Any, turntree: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_arguments_and_rows_reach_the_environment(evaluate, turntree, tiny_model, tmp_path):
     out = tmp_path / "episodes.jsonl"
     pairs = ("--env-arg", "max_numbers=2", "--env-arg", "system_prompt=Be brief.")
     evaluate("--tool-format", "compact", *pairs, "--out", out)
@@ -216,9 +203,7 @@ def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, mon
     assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
 
 
-def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(
-    turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
     (tmp_path / "attacked_here.py").write_text(
         "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
         "    def task(self, index):\n        return Task(id=str(index), prompt='?', answer='abcd'[index] * 5)\n\n"
@@ -248,9 +233,7 @@ def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(
 
 
 @pytest.mark.parametrize("name", ["doubling_here:Doubling", "doubling_here:here/Doubling-v0"])
-def test_every_command_takes_a_module_of_the_folder_as_train_does(
-    turntree: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_every_command_takes_a_module_of_the_folder_as_train_does(turntree, tiny_model, tmp_path, monkeypatch, name):
     source = (ROOT / "examples" / "tiny_environment.py").read_text()
     (tmp_path / "doubling_here.py").write_text(
         f"{source}\nfrom turntree.envs import register\n\nregister('here/Doubling-v0', Doubling)\n"

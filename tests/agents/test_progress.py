@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import time
 
@@ -23,15 +21,12 @@ def bar_after(*minutes: float) -> str:
     return shown.get()
 
 
-def test_the_bar_has_a_rate_and_the_time_left() -> None:
+def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> None:
     shown = bar_after(0.1, 0.2, 0.3)
     assert "sums" in shown
     assert "6/8" in shown
     assert "20.0/min" in shown
     assert shown.split("left")[1].split()[0] == "0:00:06"
-
-
-def test_before_two_episodes_have_ended_nothing_is_promised() -> None:
     shown = bar_after()
     assert "0/8" in shown
     assert "/min" not in shown
@@ -56,9 +51,7 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(terminal, monkeypatch):
     """Control: on a terminal there is none."""
     written = io.StringIO()
     written.isatty = lambda: terminal  # type: ignore[method-assign]

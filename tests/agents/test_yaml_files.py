@@ -1,7 +1,5 @@
 """YAML of users: what would take memory or time without bound is refused in one line that names file and line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import stored_turns
-from benchmark_modules import benchmark_module
+from laws import enumeration, policies
 from tabled_engine import TabledEngine
 
 from turntree.agents.engines.protocol import Sampling
@@ -80,7 +80,6 @@ def assembled(enumeration, policies, monkeypatch, p, q, *, same_coin):
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.release) for seed in (2, 4))])
 @pytest.mark.parametrize("same_coin", [False, True])
 def test_whole_turns_have_the_policys_law_and_would_not_if_one_coin_redrew_twice(monkeypatch, seed, same_coin):
-    policies, enumeration = benchmark_module("laws.policies"), benchmark_module("laws.enumeration")
     p = policies.policy(seed, VOCABULARY)
     q = policies.near(p, seed)
     law = assembled(enumeration, policies, monkeypatch, p, q, same_coin=same_coin)

@@ -5,6 +5,7 @@ what the proofs stand on, an enumeration that sees every path, every region of a
 real draws, whose chi-square test over whole turns has the power that the report's rows state.
 """
 
+from importlib import import_module
 from types import ModuleType
 
 import numpy as np
@@ -25,12 +26,12 @@ EXACT, NOTICED = 1e-12, 0.01
 @pytest.fixture(scope="module")
 def rules() -> ModuleType:
     """The rows, and in the same module all laws that they compare."""
-    return benchmark_module("laws.rule_rows")
+    return import_module("laws.rule_rows")
 
 
 @pytest.fixture(scope="module")
 def claims() -> ModuleType:
-    return benchmark_module("laws.claims")
+    return import_module("laws.claims")
 
 
 @pytest.mark.parametrize("policies", [2, pytest.param(4, marks=pytest.mark.release)])
@@ -86,7 +87,7 @@ def test_a_rule_says_what_the_policy_says_in_turns_of_all_sizes(rules, rule, siz
 
 def test_a_tree_verified_with_the_laws_of_other_nodes_is_noticed(rules, monkeypatch):
     """The laws of a row's nodes shifted by one, as an engine with an index fault would have them."""
-    p, laws = rules.policy(1, 3), benchmark_module("laws.point_mass")
+    p, laws = rules.policy(1, 3), import_module("laws.point_mass")
     right = laws.sample_then_match
 
     def shifted(draft, draw, room, stops):
@@ -151,7 +152,7 @@ def test_what_lenience_emits_is_its_behaviour_law_and_not_the_policys(rules, bia
 
 @pytest.fixture(scope="module")
 def enumeration():
-    return benchmark_module("laws.enumeration")
+    return import_module("laws.enumeration")
 
 
 def test_every_path_is_run_with_its_probability(enumeration):
@@ -206,7 +207,7 @@ def test_the_joint_law_of_a_race_is_that_of_real_clocks(enumeration):
 
 @pytest.fixture(scope="module")
 def draws():
-    return benchmark_module("laws.rule_draws")
+    return import_module("laws.rule_draws")
 
 
 def test_plain_draws_have_the_policys_law_and_those_of_another_policy_are_noticed(draws):

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from laws.token_counts import token_counts
 
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree.rules.noise import exponential
-from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 
 def laws_along(model: torch.nn.Module, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling) -> np.ndarray:

@@ -25,7 +25,7 @@ def write_run(
     *,
     steps: int = 3,
     scripts: Sequence[Sequence[str]] = (RIGHT, RIGHT, EARLY),
-    task: str = "arithmetic/train/0",
+    prompt: str = "2+3*4",
     tokenizer: bool = True,
 ) -> Path:
     """Write metrics, counters, episodes and a configuration, as a training run would."""
@@ -40,17 +40,17 @@ def write_run(
         data = {"training/global_step": step, "critic/score/mean": success, "timing_s/step": 1.5}
         append_line(folder.metrics, {"step": step, "data": data})
         append_line(folder.engine, {"step": step, "tokens_per_step": 1.0 + step})
-        asyncio.run(_play(folder.episodes(step), step, scripts, task))
+        asyncio.run(_play(folder.episodes(step), step, scripts, prompt))
     return root
 
 
-async def _play(path: Path, step: int, scripts: Sequence[Sequence[str]], task: str) -> None:
+async def _play(path: Path, step: int, scripts: Sequence[Sequence[str]], prompt: str) -> None:
     tokenizer = build_tokenizer()
     renderer = Renderer(tokenizer)
     env = make("turntree/Arithmetic-v0", tool_format="compact", system_prompt="")
     with EpisodeWriter(path) as writer:
         for session, script in enumerate(scripts):
-            asked = Task(id=task, prompt="2+3*4", answer="14")
+            asked = Task(id="arithmetic/train/0", prompt=prompt, answer="14")
             episode = await rollout(env, ScriptedEngine(script, tokenizer), renderer, task=asked, seed=0)
             writer.write(episode, step=step, index=0, session=session, seed=session)
 

@@ -29,7 +29,6 @@ def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
     """Score the next given tokens of each request and append them to it.
 
     Args:
-        rows: Requests that score.
         draft: The tokens to score as chains, shape (nodes,); the token after a chain is scored too.
         logits: Shape (rows + nodes, vocabulary).
     """

@@ -26,7 +26,6 @@ class Dialect(Protocol):
 
     def judges(self, sampling: Sampling) -> bool:
         """Whether the engine can draw at the positions of a draft as it draws in decoding."""
-        ...
 
     def turn(self, request: TurnRequest, given: int) -> Any:
         """The request for a turn whose first ``given`` tokens stand at the end of the prompt.
@@ -34,33 +33,26 @@ class Dialect(Protocol):
         Raises:
             UnsupportedSampling: If the engine would silently draw from another distribution, or refuse later.
         """
-        ...
 
     def judging(self, request: TurnRequest) -> Any:
         """The request for one pass that draws a token at each position of the turn's draft."""
-        ...
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
         """The request for the log-probabilities at temperature 1 of each token of ``whole`` but the first ``known``,
         and of the ``top`` most probable ones there and behind the last."""
-        ...
 
     def again(self, asked: Any, answer: Any) -> Any:
         """The request to send where ``answer`` lacks something that ``asked`` wants; ``None`` where it does not."""
-        ...
 
     def completion(self, answer: Any, sampling: Sampling) -> Completion:
         """The answer to ``turn``."""
-        ...
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion | None:
         """The answer to ``judging``: a token for each of the draft, or an aborted turn; ``None`` if none was drawn."""
-        ...
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """The answer to ``scoring``: what is at the scored ``tokens`` and behind them, and the number of cached
         tokens; ``None`` if the request was aborted."""
-        ...
 
 
 def sampling_fields(sampling: Sampling) -> dict[str, Any]:

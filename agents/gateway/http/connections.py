@@ -32,7 +32,6 @@ class Connection(Protocol):
 
     def is_busy(self) -> bool:
         """Whether a request of it is running."""
-        ...
 
 
 class Strangers:

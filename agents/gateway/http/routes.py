@@ -51,11 +51,7 @@ class Routes:
     def add(
         self, name: str, handler: Handler, *, method: str, open_to_all: bool = False, dialect: Dialect = OPENAI
     ) -> None:
-        """Add a path.
-
-        Args:
-            open_to_all: Whether no key is asked for.
-        """
+        """Add a path."""
 
         async def answer(request: Request) -> Response:
             clock = asyncio.get_running_loop().time

@@ -45,10 +45,6 @@ def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
 def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
     """What becomes of sampled tokens when the weights change; ``None`` if they do so only between steps.
 
-    Args:
-        config: verl's whole configuration.
-        settings: turntree's.
-
     Raises:
         ConfigError: If the trainer's mode goes with another setting not.
     """

@@ -36,7 +36,6 @@ def turn_returns(
             in no baseline.
         index: Task of each sample, shape (samples,).
         config: verl's section ``algorithm``; unused.
-        unused: Other arguments that verl gives to estimators.
 
     Returns:
         Advantages and returns, both of shape (samples, tokens), 0 where the policy did not sample.

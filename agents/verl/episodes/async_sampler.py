@@ -58,7 +58,6 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
 
     Args:
         sampler_kwargs: As ``AsyncSamplerSettings``.
-        kwargs: verl's.
     """
 
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:

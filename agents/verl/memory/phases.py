@@ -62,7 +62,6 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
     """Estimate the memory of a training.
 
     Args:
-        config: verl's whole configuration.
         gpu: Memory of each GPU, bytes.
 
     Raises:

@@ -61,11 +61,9 @@ class Saved(Protocol):
 
     def save(self, path: Path) -> None:
         """Write everything into a file."""
-        ...
 
     def restore(self, path: Path) -> None:
         """Replace the contents by those of a file of ``save``."""
-        ...
 
 
 class ServerState:

@@ -150,12 +150,7 @@ class PlayedRow:
 
 
 def episode_metrics(rows: Sequence[PlayedRow], replicas: int = 1) -> dict[str, float]:
-    """Figures of the episodes of a step.
-
-    Args:
-        rows: Of its batch.
-        replicas: Replicas of the engine.
-    """
+    """Figures of the episodes of a step."""
     if not rows:
         return {}
     played = [row for row in rows if row.extra[EPISODE]]  # of an episode's further dialogues the tokens alone count

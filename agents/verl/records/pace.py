@@ -38,7 +38,6 @@ def pace_metrics(paces: Sequence[Mapping[str, Any]], replicas: int) -> dict[str,
 
     Args:
         paces: A ``Pace`` of each episode, as a mapping.
-        replicas: Replicas of the engine.
 
     Example:
         >>> ends = ((2.0, 5, 1), (4.0, 7, 2), (10.0, 9, 3), (10.0, 9, 2))

@@ -23,7 +23,6 @@ def full_disk(log: str, folder: Path) -> str | None:
     """What is full, in words; ``None`` if nothing says that it is.
 
     Args:
-        log: Output of verl and Ray.
         folder: Folder of the run, whose file system may have been too full for the log itself.
     """
     free = shutil.disk_usage(folder).free

@@ -31,7 +31,6 @@ def memory_kill(log: str, config: DictConfig, *, by_kernel: bool) -> str | None:
     """What was killed for memory, and the setting to lower; ``None`` if nothing was.
 
     Args:
-        log: Output of verl and Ray.
         by_kernel: Whether the kernel has killed a process for memory during the run.
     """
     machine = _BY_RAY.search(log)

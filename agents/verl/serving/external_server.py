@@ -7,17 +7,16 @@ their turns with those of the other replicas, and has them in verl's checkpoints
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import ray
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
+from turntree.agents.engines.drafting.remote_store import RemoteStore
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
@@ -31,7 +30,7 @@ from turntree.agents.verl.serving.restarts import (
     is_restarted,
     retry_after_restart,
 )
-from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
+from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
@@ -108,19 +107,16 @@ class ExternalServer(ServingTurns):
         if run.run_ahead.enabled:
             batch = self.config.max_num_seqs
             slots = IdleSlots(engine, batch=batch, slots=run.run_ahead.slots(batch))
-        self._turns = TurnServer(
-            engine,
-            run,
+        replica = Replica(
             rank=self.replica_rank,
             seed=self.config.seed + self.replica_rank,
             vocabulary=engine.vocabulary,
             max_context=engine.max_context or self.config.max_model_len,
             tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
-            store=store,
-            exchange=HubExchange(self.replica_rank) if shared else None,
-            slots=slots,
             restarted=self._life.restarted,
         )
+        exchange = HubExchange(self.replica_rank) if shared else None
+        self._turns = TurnServer(engine, run, replica, store=store, exchange=exchange, slots=slots)
 
     async def generate(
         self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
@@ -238,43 +234,3 @@ class ExternalReplica(SharingReplica):
         await super().launch_servers()  # type: ignore[misc]
         shared = self.join_hub() is not None
         await asyncio.gather(*(server.serve_turns.remote(shared=shared) for server in self.servers))
-
-
-class RemoteStore:
-    """An engine's store of drafts in the engine's processes.
-
-    Args:
-        call: Calls ``insert``, ``save`` or ``restore`` of the store in each of them. Its arguments are JSON values.
-    """
-
-    def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._in_call = asyncio.Lock()
-        self._inserting: set[asyncio.Task[None]] = set()
-
-    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, soon."""
-        task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
-        self._inserting.add(task)
-        task.add_done_callback(self._inserting.discard)
-
-    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
-        """Add finished turns; not to be called on the event loop's thread."""
-        self._wait("insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
-
-    def save(self, path: Path) -> None:
-        """Write all finished turns into a file; not to be called on the event loop's thread."""
-        self._wait("save", str(path))
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file; not to be called on the event loop's thread."""
-        self._wait("restore", str(path))
-
-    def _wait(self, method: str, *args: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
-
-    async def _in_turn(self, method: str, *args: Any) -> None:
-        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
-        async with self._in_call:
-            await self._call(method, *args)

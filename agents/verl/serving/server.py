@@ -27,7 +27,7 @@ from turntree.agents.verl.config.settings import EngineSettings, ExchangeSetting
 from turntree.agents.verl.serving.hub import HubExchange
 from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
-from turntree.agents.verl.serving.turn_server import ServingTurns, TurnServer
+from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 
@@ -94,19 +94,16 @@ class TurntreeServer(ServingTurns):
         )
         self._life = ServerLife(replica_rank)
         store = self.engine.forest
-        self._turns = TurnServer(
-            self.engine,
-            run,
+        replica = Replica(
             rank=replica_rank,
             seed=config.seed + replica_rank,
             vocabulary=self.engine.vocabulary,
             max_context=engine_config.max_context,
             tokenizer=tokenizer_hash(path) if store is None else store.config.tokenizer,
-            store=store,
-            exchange=None if exchange is None else HubExchange(replica_rank),
             restarted=self._life.restarted,
-            past=bool(settings.forest.past),
         )
+        hub = None if exchange is None else HubExchange(replica_rank)
+        self._turns = TurnServer(self.engine, run, replica, store=store, exchange=hub, past=bool(settings.forest.past))
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = self._reopens = False
@@ -118,24 +115,22 @@ class TurntreeServer(ServingTurns):
         prompt_ids: Sequence[int],
         sampling_params: Mapping[str, Any],
         request_id: str,
-        image_data: Any = None,
-        video_data: Any = None,
         *,
         state: DialogueState | None = None,
         reuse: bool = True,
         sample: int = 0,
+        **media: Any,
     ) -> TokenOutput:
         """Sample one turn after ``prompt_ids``.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
             sampling_params: verl's names, see ``to_sampling``.
-            image_data: Must be ``None``.
-            video_data: Must be ``None``.
             sample: As ``TurnRequest.sample``.
+            **media: verl's images, videos and sounds, which must be ``None``.
         """
-        if image_data or video_data:
-            raise ConfigError("the turntree engine reads only text; use rollout.name=vllm or sglang for images")
+        if given := [name for name, value in media.items() if value]:
+            raise ConfigError(f"the turntree engine reads only text, got {given[0]}; use rollout.name=vllm or sglang")
         if self._rejecting:
             raise RuntimeError("the rollout server takes no requests until resume_generation()")
         await self._life.wait_for_weights()

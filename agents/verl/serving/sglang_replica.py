@@ -15,6 +15,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
+from turntree.agents.engines.drafting.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.context_length import KEPT
@@ -22,7 +23,7 @@ from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
 from turntree.agents.engines.sglang.wire import DRAFTED
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
-from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.verl_types import draft_fields
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -38,11 +39,27 @@ class TurnStore(Saved, Protocol):
 
     def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
         """Add a finished turn."""
-        ...
 
     def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
         """Add finished turns."""
-        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """What the guesses of a replica must know of it and of its model."""
+
+    rank: int
+    seed: int
+    """For turns that bring none."""
+    vocabulary: int
+    """Logits of a position."""
+    max_context: int
+    """Most tokens of prompt and response together."""
+    tokenizer: str = ""
+    """Hash of the policy's tokenizer; empty where it is not known."""
+    restarted: bool = False
+    """Whether an earlier process of it was lost. It then loads nothing of a checkpoint, as turns of it may have been
+    used since."""
 
 
 class TurnServer:
@@ -50,14 +67,9 @@ class TurnServer:
 
     Args:
         engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
-        seed: For turns that bring none.
-        max_context: Most tokens of prompt and response together.
-        tokenizer: Hash of the policy's tokenizer; empty where it is not known.
         store: The engine's store of drafts; ``None`` if it has none that can be reached.
         exchange: The connection to the stores of other replicas; ``None`` exchanges no turns.
         slots: The engine's slots, where precomputed turns run and the engine does not bound them itself.
-        restarted: Whether the replica lost an earlier process. It then loads nothing of a checkpoint, as turns
-            of it may have been used since.
         past: As in ``GuessedTurns``.
     """
 
@@ -65,21 +77,17 @@ class TurnServer:
         self,
         engine: Engine,
         run: RunSettings,
+        replica: Replica,
         *,
-        rank: int,
-        seed: int,
-        vocabulary: int,
-        max_context: int,
-        tokenizer: str = "",
         store: TurnStore | None = None,
         exchange: Exchange | None = None,
         slots: IdleSlots | None = None,
-        restarted: bool = False,
         past: bool = False,
     ) -> None:
+        vocabulary, tokenizer = replica.vocabulary, replica.tokenizer
         stored = validation = ahead = None
         if run.reuse.mode is not ReuseMode.NONE:
-            stored = StoredTurns(run.reuse, vocabulary=vocabulary, max_context=max_context, seed=seed)
+            stored = StoredTurns(run.reuse, vocabulary=vocabulary, max_context=replica.max_context, seed=replica.seed)
         if run.validation.coupled:
             validation = LastValidation(max_tokens=run.validation.max_tokens)
         if run.run_ahead.enabled:
@@ -100,11 +108,11 @@ class TurnServer:
         """Samples one turn, for this step or for a later one."""
         self.desk = TurnBatchServer(self.engine)
         """The same for clients that send turns in bulk."""
-        self._counters = StepCounters(run, rank, self.engine)
+        self._counters = StepCounters(run, replica.rank, self.engine)
         self._state = ServerState(store, stored, ahead, vocabulary=vocabulary, tokenizer=tokenizer)
-        self._resumable = bool(run.checkpoint_dir) and not restarted
+        self._resumable = bool(run.checkpoint_dir) and not replica.restarted
         self._checkpoints = Path(run.checkpoint_dir)
-        self._rank = rank
+        self._rank = replica.rank
         self.step = 0
         """Updates that the trainer has made."""
 

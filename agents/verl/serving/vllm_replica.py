@@ -21,6 +21,7 @@ from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
+from turntree.agents.engines.drafting.remote_store import RemoteStore
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import (
@@ -36,7 +37,7 @@ from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.verl_types import draft_fields
 
 logger = logging.getLogger(__name__)

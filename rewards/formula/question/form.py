@@ -22,8 +22,6 @@ def lacks_form(question: str, gold: Node, answer: Node) -> bool:
     """Whether a right answer has another form than the question asks for and the gold answer has.
 
     Args:
-        question: The question asked of the policy.
-        gold: The right answer.
         answer: An answer that is equal to it.
     """
     asked = _asked_forms(question)

@@ -44,8 +44,6 @@ def is_restated(question: str, gold: Node, answer: Node) -> bool:
     """Whether a right answer only repeats the question.
 
     Args:
-        question: The question asked of the policy.
-        gold: The right answer.
         answer: An answer that is equal to it.
     """
     gold, answer = without_unit(flattened(gold)), without_unit(flattened(answer))

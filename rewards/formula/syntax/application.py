@@ -55,7 +55,6 @@ def is_application(name: str, args: tuple[Node, ...], *, beside: bool) -> bool:
 
     Args:
         name: As ``function_name`` gives it.
-        args: What the brackets hold.
         beside: Whether another letter stands directly before the name.
     """
     letter = name.partition("_")[0]

@@ -42,7 +42,6 @@ def read_based(text: str, base: int | None = None) -> Based | None:
     """A text that is one number in a base.
 
     Args:
-        text: The answer.
         base: The base that is asked for; with it a letter is a digit anywhere, and the base may be left out.
 
     Example:

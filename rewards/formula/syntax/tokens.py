@@ -98,7 +98,6 @@ def tokenize(text: str, *, thousands: bool = True, letters: bool = False) -> lis
     """Tokens of an answer.
 
     Args:
-        text: The answer.
         thousands: Read ``1,234`` as one number where no bracket is open.
         letters: Read letters outside of text commands as products, functions and names: ``hr``, ``xsinx``, ``theta``.
 

@@ -56,7 +56,6 @@ class Evaluation:
         """Choose the point.
 
         Args:
-            point: Values of the variables.
             sign: Meaning of a double sign, 1 or -1.
             real_only: Whether a value that is not real counts as undefined, intermediate values included.
         """

@@ -34,10 +34,6 @@ _STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
 def equal(gold: Node, answer: Node) -> bool | None:
     """Whether two expressions are equal, over the reals wherever both are real.
 
-    Args:
-        gold: The right expression.
-        answer: The other one.
-
     Returns:
         ``None`` if neither could be shown.
 

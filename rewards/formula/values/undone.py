@@ -36,7 +36,6 @@ def contradicts(undone: Node, value: Node) -> bool:
     r"""Whether a side that leaves something undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3.
 
     Args:
-        undone: A side of a chain of equations.
         value: Another one, which leaves nothing undone.
     """
     names = sorted(free_variables(undone) | free_variables(value))

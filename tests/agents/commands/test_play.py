@@ -47,6 +47,8 @@ def test_a_person_calls_tools_and_wins_or_loses() -> None:
     assert terminal.said("calculator") == ["6", "2"]
     assert terminal.said("user") == [task.prompt]
     assert played("#### 12345")[0] == Played(0.0, {"correct": 0.0}, "done")
+    result, _ = played("I think\\", "#### 1\\", "no, #### 12345")
+    assert result.stop_reason == "done"
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
@@ -66,28 +68,17 @@ def test_leaving_ends_the_episode(lines: tuple[str, ...]) -> None:
     assert played(*lines)[0].stop_reason == "quit"
 
 
-def test_lines_with_a_backslash_belong_together() -> None:
-    result, _ = played("I think\\", "#### 1\\", "no, #### 12345")
-    assert result.stop_reason == "done"
-
-
-def test_tools_are_listed_and_wrong_calls_explained_without_a_turn() -> None:
+def test_tools_are_listed_and_wrong_calls_and_commands_explained_without_a_turn() -> None:
     result, terminal = played("/tools", "/call x", "/call", '/call calculator {"a', "/help", "/quit")
     assert terminal.said("tool")[0].startswith("calculator(expression): ")
     assert "there is no tool 'x'; the tools are: calculator" in terminal.said("help")
     assert any("are no JSON" in text for text in terminal.said("help"))
     assert any("/quit leaves" in text for text in terminal.said("help"))
     assert result.reward == 0.0
-
-
-def test_an_unknown_command_is_no_turn_and_a_turn_may_begin_with_a_slash() -> None:
     result, terminal = played("/tool", "/quite now", " /tools is all I say")
     said = terminal.said("help")
     assert [text.partition(";")[0] for text in said[1:]] == ["there is no command /tool", "there is no command /quite"]
     assert result == Played(0.0, {"correct": 0.0}, "done")  # of the one turn, which had no answer
-
-
-def test_a_tool_with_several_arguments_needs_json_and_one_without_needs_none() -> None:
     _, terminal = played("/call set apple", "/call list_keys", id="turntree/KeyValue-v0")
     assert 'set takes key, value: write /call set {"...": ...}' in terminal.said("help")
     assert len(terminal.said("list_keys")) == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ def cells(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines()[1:] if not line.startswith("written to")]
 
 
-def test_score_prints_a_table_by_data_set_and_writes_the_rows(turntree: Any, rows: Path) -> None:
+def test_score_prints_a_table_by_data_set_or_json_and_writes_the_rows(turntree, rows, tmp_path):
     said = turntree("score", rows, "--reward", "answer")
     assert cells(said.out) == [
         ["math", "2", "0.5000", "1", "1", "0", "0", "2"],
@@ -35,9 +33,6 @@ def test_score_prints_a_table_by_data_set_and_writes_the_rows(turntree: Any, row
     ]
     written = [json.loads(line)["scored"]["reward"] for line in rows.with_name("rows.scored.jsonl").open()]
     assert written == [1.0, 0.0, 1.0]
-
-
-def test_score_takes_a_rubric_and_prints_json(turntree: Any, rows: Path, tmp_path: Path) -> None:
     out = tmp_path / "new.jsonl"
     rubric = ("--reward", "answer", "--reward", "answer_format=0.25")
     table = turntree("score", rows, *rubric, "--json", "--out", out).json

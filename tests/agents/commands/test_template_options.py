@@ -1,7 +1,5 @@
 """Variables of a chat template on the command line."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable
@@ -31,9 +29,7 @@ def test_doctor_says_what_a_models_template_needs(turntree: Command, thinking_mo
         assert rows["template: variables"] == "quiet"
 
 
-def test_an_evaluation_has_the_variables_and_the_bound_and_records_both(
-    turntree: Command, thinking_model: Path, tmp_path: Path
-) -> None:
+def test_an_evaluation_has_the_variables_and_the_bound_and_records_both(turntree, thinking_model, tmp_path):
     out = tmp_path / "episodes.jsonl"
     command = ["eval", "turntree/Arithmetic-v0", "--model", str(thinking_model), "-n", "1", "--max-tokens", "40"]
     turntree(*command, "--max-thinking-tokens", "4", "--out", str(out))

@@ -1,7 +1,5 @@
 """The demo from warm start to report, with a real training of two steps."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("verl")

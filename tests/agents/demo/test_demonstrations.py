@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -17,6 +15,9 @@ def played(tokenizer):
 
 def test_the_right_ones_score_one_and_all_others_nothing(played):
     assert {(d.kind is Kind.RIGHT, d.episode.reward) for d in played} == {(True, 1.0), (False, 0.0)}
+    for _, episode in played:
+        assert episode.stop_reason is StopReason.DONE
+        assert all(message.content.lstrip("-").isdigit() for t in episode.turns[:-1] for message in t.observation)
 
 
 def test_the_kinds_have_their_shares_in_the_mixture(played, tokenizer):
@@ -25,18 +26,19 @@ def test_the_kinds_have_their_shares_in_the_mixture(played, tokenizer):
         assert shares[kind] == pytest.approx(getattr(Mixture(), kind), abs=0.08)
     clean = demonstrations(tokenizer, count=20, mixture=Mixture(right=1, left_to_right=0, early=0))
     assert {d.kind for d in clean} == {Kind.RIGHT}
+    with pytest.raises(ValueError, match="add up to 1"):
+        Mixture(right=0.5)
 
 
 def test_early_ones_call_less_often_than_there_are_operations(played):
     for kind, episode in played:
         missing = len(operations(episode.task.prompt)) - (len(episode.turns) - 1)
         assert missing > 0 if kind is Kind.EARLY else missing == 0
-
-
-def test_every_demonstration_ends_by_the_task_and_every_call_is_answered_by_a_number(played):
-    for _, episode in played:
-        assert episode.stop_reason is StopReason.DONE
-        assert all(message.content.lstrip("-").isdigit() for t in episode.turns[:-1] for message in t.observation)
+    lengths = Counter(len(operations(episode.task.prompt)) for _, episode in played)
+    assert set(lengths) == {1, 2, 3, 9}
+    assert 20 <= lengths[9] <= 80, (
+        "one task in sixteen, more often taken: from left to right it nearly always goes wrong"
+    )
 
 
 def test_tokens_are_those_of_the_whole_dialogue_rendered_at_once(played, tokenizer):
@@ -55,21 +57,5 @@ def test_a_seed_fixes_the_dialogues_and_another_one_changes_them(tokenizer):
     )
     assert first == same
     assert first != other
-
-
-def test_precedence_decides_which_operation_comes_first():
     assert [call.expression for call in operations("1+2*3*4")] == ["2*3", "6*4", "1+24"]
     assert operations("9-2*3", precedence=False)[-1].result == 21
-
-
-def test_shares_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="add up to 1"):
-        Mixture(right=0.5)
-
-
-def test_some_tasks_are_as_long_as_the_trainings_long_ones(played):
-    lengths = Counter(len(operations(episode.task.prompt)) for _, episode in played)
-    assert set(lengths) == {1, 2, 3, 9}
-    assert 20 <= lengths[9] <= 80, (
-        "one task in sixteen, more often taken: from left to right it nearly always goes wrong"
-    )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from recorded_run import write_run
 from tables import table
@@ -20,26 +18,6 @@ def test_metrics_and_counters_meet_by_step(folder):
     assert read == [(1, 0.25, 2.0), (2, 0.5, 3.0), (3, 0.75, 4.0)]
     folder.engine.unlink()
     assert {point.tokens_per_step for point in read_run(folder.root).points} == {None}
-
-
-def test_what_failed_at_first_and_what_worked_at_last_are_shown(folder):
-    run = read_run(folder.root)
-    first, last = run.shown
-    assert (first.step, first.episode.reward, len(first.episode.turns)) == (1, 0.0, 2), "what did not work at first"
-    assert (last.step, last.episode.reward, len(last.episode.turns)) == (3, 1.0, 3)
-    assert first.episode.task == last.episode.task
-
-
-def test_the_tree_is_of_the_state_at_which_most_different_things_were_said(folder):
-    tree = read_run(folder.root).tree
-    assert tree.prompt.endswith("calculator(3*4)<|end|><|tool|>12<|end|><|assistant|>")
-    assert tree.root.count == 9, "three episodes in each of three steps"
-    assert len(tree.root.children) == 2
-
-
-def test_without_the_tokenizer_tokens_are_numbers(tmp_path, caplog):
-    assert read_run(write_run(tmp_path, tokenizer=False)).decode(7) == "⟨7⟩"
-    assert "tokenizer cannot be read" in caplog.text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

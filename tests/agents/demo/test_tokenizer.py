@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import transformers
 from tables import table
@@ -28,12 +26,9 @@ def test_digits_are_tokens_and_so_are_words_of_the_dialogue_and_runs_of_unknown_
     assert tokenizer.convert_ids_to_tokens(ids(tokenizer, text)) == tokens
 
 
-def test_the_vocabulary_is_small_and_ids_are_dense(tokenizer):
+def test_the_vocabulary_is_small_and_dense_and_a_saved_tokenizer_loads_as_it_was(tokenizer, tmp_path):
     assert sorted(vocabulary().values()) == list(range(len(tokenizer)))
     assert len(tokenizer) < 64
-
-
-def test_a_saved_tokenizer_loads_as_it_was(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
     options = {"add_generation_prompt": True, "tokenize": False}

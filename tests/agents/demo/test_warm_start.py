@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -42,15 +40,12 @@ def test_a_few_steps_lower_the_loss_alike_and_without_a_learning_rate_they_do_no
     assert stays[-1] > 0.9 * stays[0]
 
 
-def test_the_loss_counts_the_policys_tokens_alone(tokenizer):
+def test_the_loss_is_the_mean_over_every_token_of_the_policys_and_no_other(tokenizer):
     view = TokenView.of(demonstrations(tokenizer, count=1)[0].episode)
     inputs, targets = warm_start.training_tensors([view])
     counted = targets[targets >= 0].tolist()
     assert counted == [token for token, mine in zip(view.response_ids, view.mask, strict=True) if mine]
     assert inputs.shape == targets.shape
-
-
-def test_the_loss_is_the_mean_over_every_token_of_the_policys(tokenizer):
     views = [TokenView.of(played.episode) for played in demonstrations(tokenizer, count=12, seed=TINY.seed)]
     inputs, targets = warm_start.training_tensors(views)
     logits = build_policy(SHAPE, seed=TINY.seed)(inputs).logits
@@ -107,6 +102,8 @@ def test_a_given_model_is_asked_for_few_demonstrations_in_small_steps():
     assert (settings.model, settings.seed, settings.env_kwargs) == ("model", 3, {"limits": {}})
     assert settings.learning_rate < WarmStart().learning_rate / 10
     assert settings.steps * settings.batch < 1000
+    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
+        WarmStart(steps=0)
 
 
 def test_a_broken_training_leaves_nothing_in_the_cache(cache, monkeypatch):
@@ -114,8 +111,3 @@ def test_a_broken_training_leaves_nothing_in_the_cache(cache, monkeypatch):
     with pytest.raises(RuntimeError, match="interrupted"):
         warm_started_policy(TINY)
     assert list(cache.iterdir()) == []
-
-
-def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
-        WarmStart(steps=0)

@@ -1,7 +1,5 @@
 """What the tests of real engines and servers share; an engine's own tests may have a ``folder`` of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``turntree bench`` on a few tasks of arithmetic, as a command does it: two engines of one kind, in turns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

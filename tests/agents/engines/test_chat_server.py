@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,9 +33,6 @@ async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyP
     assert there.paths == ["/v1/models", "/v1/chat/completions"]
     assert {headers["Authorization"] for headers in there.headers} == {"Bearer secret"}
     assert (turn.content, turn.calls, turn.finish_reason) == ("4", (), FinishReason.LENGTH)
-
-
-async def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     async with served(said("4")) as (there, server):
         await server.say(ASKED, SEEDED)
@@ -56,22 +51,19 @@ async def test_calls_that_the_server_read_come_as_calls() -> None:
     )
 
 
-async def test_a_path_of_the_url_is_kept() -> None:
+async def test_a_path_of_the_url_is_kept_and_the_name_believed_where_no_models_are_listed() -> None:
     async with served(said("4"), path="/v1beta/openai/") as (there, server):
         await server.say(ASKED, SEEDED)
     assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
+    async with served(said("4"), models=Answer({}, 404), model="mine") as (there, server):
+        await server.say(ASKED, SEEDED)
+    assert there.asked[0]["model"] == "mine"
 
 
 @pytest.mark.parametrize(("body", "status", "name", "says"), table(__file__, "without_the_model"))
 async def test_a_server_without_the_model_is_refused(body: Any, status: int, name: str, says: str) -> None:
     with ChatStandIn(lambda _: said("4"), Answer(body, status)) as there, pytest.raises(ServerRefused, match=says):
         await ChatServer(there.url, model=name or None).__aenter__()
-
-
-async def test_a_server_that_lists_no_models_is_believed_the_name() -> None:
-    async with served(said("4"), models=Answer({}, 404), model="mine") as (there, server):
-        await server.say(ASKED, SEEDED)
-    assert there.asked[0]["model"] == "mine"
 
 
 async def test_no_server_is_said_in_one_line() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,9 +24,7 @@ def test_what_does_not_serve_tokens_is_no_engine_at_a_url(name: EngineName, says
 
 
 @pytest.mark.parametrize(("name", "gpus", "dtype", "precision"), table(__file__, "precisions"))
-def test_on_a_gpu_an_external_engine_has_the_models_own_precision(
-    name: str, gpus: int, dtype: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_gpu_an_external_engine_has_the_models_own_precision(name, gpus, dtype, precision, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     choice = EngineChoice(name=EngineName(name), model="m", max_batch=1, max_context=8, dtype=dtype)
     assert choice.precision == precision

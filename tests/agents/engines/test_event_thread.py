@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import gc
 import importlib.util
@@ -17,11 +15,19 @@ async def where() -> str:
     return threading.current_thread().name
 
 
-def test_work_of_several_loops_runs_on_the_one_thread() -> None:
+def test_work_of_several_loops_runs_on_the_one_thread_to_its_deadline_until_it_is_closed() -> None:
     thread = EventThread("the worker")
     assert thread.call(where()) == "the worker"
     assert [asyncio.run(thread.run(where())) for _ in range(2)] == ["the worker"] * 2
     thread.close()
+    thread = EventThread("the worker")
+    with pytest.raises(TimeoutError):
+        thread.call(asyncio.sleep(60), seconds=0.01)
+    thread.close()
+    thread.close()
+    assert thread.closed
+    with pytest.raises(RuntimeError, match="the worker is closed"):
+        thread.call(where())
 
 
 async def test_cancelling_the_caller_cancels_the_work() -> None:
@@ -43,17 +49,6 @@ async def test_cancelling_the_caller_cancels_the_work() -> None:
         await task
     assert await asyncio.to_thread(cancelled.wait, patience(5))
     thread.close()
-
-
-def test_waiting_has_a_deadline_and_a_closed_thread_says_so() -> None:
-    thread = EventThread("the worker")
-    with pytest.raises(TimeoutError):
-        thread.call(asyncio.sleep(60), seconds=0.01)
-    thread.close()
-    thread.close()
-    assert thread.closed
-    with pytest.raises(RuntimeError, match="the worker is closed"):
-        thread.call(where())
 
 
 async def test_closing_ends_what_still_runs_and_tells_who_waits_for_it() -> None:

@@ -1,7 +1,5 @@
 """The flow of a replay in one pass, over a policy that is a table: the token at each place of the turn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -72,17 +70,6 @@ async def test_a_turn_ends_at_its_limit_and_at_a_stop_token() -> None:
     drawn = await replay(asked((*TURN[:4], 0, 0, 0, 0), stops=(5,)), policy.judge, policy.go_on)
     assert (drawn.token_ids, drawn.finish_reason) == (TURN[:5], FinishReason.STOP)
     assert policy.asked == []
-
-
-async def test_a_turn_between_whose_requests_new_weights_came_is_sampled_again() -> None:
-    class Updated(Policy):
-        async def go_on(self, request: TurnRequest, given: int) -> Completion:
-            return replace(await super().go_on(request, given), weights_version=1)
-
-    policy = Updated()
-    turn = await replay(asked((*TURN[:3], 0, 0)), policy.judge, policy.go_on)
-    assert (turn.token_ids, turn.weights_version) == (TURN, 1)
-    assert [given for given, _ in policy.asked] == [4, 0]
 
 
 class Dialect:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 
 import numpy as np
@@ -52,15 +50,12 @@ def test_exact_turns_stay_quiet_and_a_sampler_that_is_too_sharp_is_named(caplog:
     assert "exactness/exact_entropy_z" in caplog.text
 
 
-def test_levels_are_watched_apart_and_lenience_is_not() -> None:
+def test_levels_are_watched_apart_lenience_is_not_and_a_step_begins_at_zero() -> None:
     monitors = Monitors()
     monitors.add([turn("A" * 200), turn("B" * 200), turn("C" * 5 + "A" * 195), turn("D" + "A" * 199, shift=3)])
     scores = monitors.close_step()
     assert {name.split("_")[0] for name in scores} == {"exactness/exact", "exactness/marginal"}
     assert all(abs(score) < ALARM for score in scores.values())
-
-
-def test_a_step_begins_at_zero_and_says_nothing_without_data() -> None:
     monitors = Monitors()
     monitors.add([turn(shift=3)])
     monitors.close_step()

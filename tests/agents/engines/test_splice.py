@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, TopLogprobs

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,14 +30,11 @@ def found(width: int) -> TokenLogprobs:
     return TokenLogprobs.from_flat(flat(width, (*TOKENS, 0)), width, slice(1, None))
 
 
-def test_flat_logprobs_become_arrays() -> None:
+def test_flat_logprobs_and_rows_of_a_server_become_the_same_arrays() -> None:
     read = found(2)
     assert read.chosen == pytest.approx([MODEL[0, 3], MODEL[1, 1], MODEL[2, 0]])
     assert read.ids.tolist() == np.argsort(-MODEL)[:, :2].tolist()
     assert read.logprobs == pytest.approx(-np.sort(-MODEL)[:, :2])
-
-
-def test_rows_of_a_server_become_the_same_arrays() -> None:
     read = TokenLogprobs.from_rows((*TOKENS, 0), [dict(enumerate(row.tolist())) for row in MODEL], 2)
     for one, other in zip(read, found(2), strict=True):
         assert np.allclose(one, other)

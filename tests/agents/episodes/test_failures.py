@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from unittest.mock import Mock
@@ -9,7 +7,7 @@ from machine_speed import patience
 from recording_engine import RecordingEngine, a_turn
 from tables import table
 
-from turntree.agents.engines.protocol import Completion, FinishReason
+from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.engines.routing import NoReplicas
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
@@ -79,23 +77,17 @@ async def test_what_broke_in_an_environment_is_told_apart(renderer: Renderer, te
 
 
 @pytest.mark.parametrize(
-    "error",
-    [EngineLost("gone"), EngineFailed("ValueError: too long"), EngineAborted("given up"), NoReplicas("all"), OSError()],
+    ("answer", "kind"),
+    [
+        *((error, FailureKind.ENGINE) for error in (EngineLost("gone"), EngineFailed("too long"), EngineAborted("up"))),
+        *((answer, FailureKind.ENGINE) for answer in (NoReplicas("all"), OSError(), a_turn())),
+        (a_turn(5, finish_reason=FinishReason.ABORT), FailureKind.ENGINE),
+        (TimeoutError("no answer"), FailureKind.TIMEOUT),
+    ],
 )
-async def test_what_an_engine_raises_counts_as_the_engine(renderer: Renderer, error: Exception) -> None:
-    episode = await rollout(Breaking(), RecordingEngine(error), renderer, index=0)
-    assert failure_kind(episode) is FailureKind.ENGINE
-
-
-@pytest.mark.parametrize("turn", [a_turn(), a_turn(5, finish_reason=FinishReason.ABORT)])
-async def test_a_turn_that_the_engine_gave_up_counts_as_the_engine(renderer: Renderer, turn: Completion) -> None:
-    episode = await rollout(Breaking(), RecordingEngine(turn), renderer, index=0)
-    assert failure_kind(episode) is FailureKind.ENGINE
-
-
-async def test_an_engine_without_an_answer_in_time_counts_as_a_timeout(renderer: Renderer) -> None:
-    episode = await rollout(Breaking(), RecordingEngine(TimeoutError("no answer")), renderer, index=0)
-    assert failure_kind(episode) is FailureKind.TIMEOUT
+async def test_what_an_engine_raises_gives_up_or_answers_too_late_is_told_apart(renderer, answer, kind) -> None:
+    episode = await rollout(Breaking(), RecordingEngine(answer), renderer, index=0)
+    assert failure_kind(episode) is kind
 
 
 async def test_a_step_that_raises_after_a_turn_counts_as_the_environment(renderer: Renderer) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import AsyncIterator
@@ -18,7 +16,6 @@ from turntree.agents.evaluation import bench as bench_module
 from turntree.agents.evaluation.bench import Epoch, Spent, bench, whole
 from turntree.agents.evaluation.run import Planned, plan
 from turntree.agents.evaluation.suite import EvalTask
-from turntree.agents.loop.renderer import Renderer
 from turntree.envs.math.arithmetic import Arithmetic
 
 PLAIN = Spent(tokens=100, verify_steps=100, seconds=4.0, drafter_seconds=None, passes=None)
@@ -66,9 +63,7 @@ def arguments(model: Path) -> tuple[Planned, EngineChoice]:
     return planned, EngineChoice(name=EngineName.LOCAL, model=str(model), max_batch=4, max_context=512)
 
 
-async def test_both_engines_are_open_and_take_turns_at_the_same_turns(
-    tiny_model: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_both_engines_are_open_and_take_turns_at_the_same_turns(tiny_model, renderer, monkeypatch):
     opened = Opened()
     monkeypatch.setattr(bench_module, "open_engine", opened)
     planned, choice = arguments(tiny_model)
@@ -85,18 +80,14 @@ async def test_both_engines_are_open_and_take_turns_at_the_same_turns(
     assert epochs[0].drafted.drafter_ms > 0
 
 
-async def test_an_epoch_with_a_failure_is_no_measurement(
-    tiny_model: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_epoch_with_a_failure_is_no_measurement(tiny_model, renderer, monkeypatch):
     monkeypatch.setattr(Arithmetic, "reply", Mock(side_effect=OSError("the shelf fell over")))
     planned, choice = arguments(tiny_model)
     with pytest.raises(EngineFailed, match="the shelf fell over"):
         await bench(planned, choice, renderer, epochs=1, concurrency=4, seed=0)
 
 
-def test_the_command_prints_a_table_and_writes_what_makes_it_again(
-    turntree: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tiny_model, tmp_path):
     out = tmp_path / "results" / "bench.json"
     small = ("-n", 2, "--samples", 2, "--epochs", 2, "--max-tokens", 8, "--env-arg", "max_numbers=2")
     status, shown, err = turntree("bench", tiny_model, "turntree/Arithmetic-v0", *small, "--out", out)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -19,30 +17,23 @@ def test_a_model_directory_gives_tokenizer_and_size(tiny_model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/no/such/model", "./model", "a/b/c", "model/step_3", "model"])
-def test_a_missing_directory_is_not_looked_for_on_the_hub(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_directory_is_not_looked_for_on_the_hub(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     with pytest.raises(CheckpointError, match="is not a model directory"):
         Checkpoint.open(name)
 
 
-def test_a_damaged_directory_is_named(tmp_path: Path) -> None:
+def test_a_damaged_directory_and_a_model_without_a_tokenizer_are_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=f"{tmp_path.name}.* cannot be loaded"):
         Checkpoint.open(str(tmp_path))
-
-
-def test_a_model_without_a_tokenizer_is_named_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(CheckpointError, match="it has no tokenizer; expected tokenizer"):
         Checkpoint.open(str(tmp_path))
 
 
-def test_a_model_of_a_hub_off_line_is_refused_in_one_line_at_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_of_a_hub_off_line_is_refused_in_one_line_at_once(monkeypatch, caplog):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Sequence
@@ -111,10 +109,6 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     assert result.tokens_per_step == sum(sizes) / 3
     assert result.per_episode(result.turns) == 2
     assert result.cut_turns == 0
-
-
-async def test_turns_that_a_limit_of_tokens_cut_are_counted(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, "call 4", "5")
     first, second = episode.turns
     cut = replace(first, completion=replace(first.completion, finish_reason=FinishReason.LENGTH))
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
@@ -143,9 +137,7 @@ def test_the_interval_is_wilsons(successes: int, low: float, high: float) -> Non
     assert interval == pytest.approx((low, high), abs=1e-4)
 
 
-async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(
-    renderer: Renderer, own_rewards: None
-) -> None:
+async def test_samples_of_a_task_start_alike_are_drawn_apart_and_scored_together(renderer, own_rewards):
     sizes: list[tuple[str, int]] = []
 
     @reward("place", group=True, decides=True)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -49,10 +47,6 @@ def test_two_writers_exclude_each_other_and_the_second_is_told_who_has_it(tmp_pa
     first.close()
     EvalFile(path, {}).close()
     assert [file.name for file in tmp_path.iterdir()] == ["out.jsonl"]
-
-
-def test_a_file_that_is_refused_can_be_written_again(tmp_path: Path) -> None:
-    path = tmp_path / "out.jsonl"
     path.write_text("notes\n")
     for _ in range(2):
         with pytest.raises(Exception, match="restart"):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 from itertools import combinations
@@ -29,16 +27,13 @@ def test_pass_at_k_is_the_share_of_all_choices_of_k_with_a_right_one(right: int,
     assert pass_at_k(5, right, k) == pytest.approx(sum(map(any, chosen)) / len(chosen))
 
 
-async def test_samples_are_summed_up_by_task(renderer: Renderer) -> None:
+async def test_samples_are_summed_up_by_task_without_failures(renderer: Renderer) -> None:
     groups = [await said(renderer, *texts) for texts in (("5", "6", "6", "5"), ("7", "7", "7", "7"))]
     result = repeated(groups)
     assert result.average[0] == 0.25
     passing = {k: value.value for k, value in result.passing.items()}
     assert passing == {1: pytest.approx(0.25), 2: pytest.approx((1 - 1 / 6) / 2), 4: 0.5}
     assert result.majority.value == 0.25  # a tie counts by half, the other task is wrong
-
-
-async def test_failures_are_left_out_and_a_task_of_failures_counts_nowhere(renderer: Renderer) -> None:
     groups = [await said(renderer, *texts) for texts in (("5", "crash"), ("crash", "crash"))]
     result = repeated(groups)
     assert (result.average.value, result.average.tasks, list(result.passing)) == (1.0, 1, [1])
@@ -63,9 +58,7 @@ async def test_reported_groups_have_the_figures_that_they_should(renderer: Rende
 
 
 @pytest.mark.parametrize(("written", "share"), table(__file__, "majorities"))
-async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(
-    renderer: Renderer, written: list[str], share: float
-) -> None:
+async def test_wrong_answers_are_one_where_the_verifier_finds_them_equal(renderer, written, share):
     assert majority_right(await said(renderer, *written, "5", "5")) == share
 
 

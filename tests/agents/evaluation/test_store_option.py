@@ -1,7 +1,5 @@
 """``--store`` and ``turntree.store``: what an engine drafts from before it has sampled anything."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,7 @@ def saved(path: Path, episodes: Path, tokenizer: str) -> Path:
     return path
 
 
-def test_a_store_of_another_run_saves_passes_and_changes_no_token(
-    turntree: Any, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_a_store_of_another_run_saves_passes_and_changes_no_token(turntree, tiny_model, tmp_path):
     words = ["eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 3, "--max-tokens", 16]
     words += ["--temperature", 0.7]
     assert turntree(*words, "--out", tmp_path / "a.jsonl").status == 0

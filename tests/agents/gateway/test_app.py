@@ -1,7 +1,5 @@
 """Chat completions, completions and the other paths, over real HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,6 +38,9 @@ def test_a_chat_is_answered_with_its_turn_and_its_tokens(served: Served, engine:
     assert again["prompt_tokens_details"] == {"cached_tokens": 3}
     details = usage["completion_tokens_details"]
     assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (1, 1)
+    content = served.chat("x", logprobs=True).json()["choices"][0]["logprobs"]["content"]
+    assert b"".join(bytes(entry["bytes"]) for entry in content).startswith(b"four")
+    assert {entry["logprob"] for entry in content} == {-0.5}
 
 
 def test_sampling_fields_reach_the_engine(served: Served, engine: SpokenEngine):
@@ -86,22 +87,16 @@ def test_calls_are_read_and_the_tools_were_shown(served: Served, engine: SpokenE
     choice = served.chat("x", tools=[CALCULATOR], tool_choice="none").json()["choices"][0]
     assert choice["message"]["content"] == f"Let me see.\n{CALL}"
     assert choice["finish_reason"] == "stop"
-
-
-def test_of_several_calls_the_first_alone_is_given_where_one_is_wanted(served: Served, engine: SpokenEngine):
+    engine.say = lambda prompt: '<tool_call>{"name": </tool_call>'
+    choice = served.chat("x", tools=[CALCULATOR]).json()["choices"][0]
+    assert choice["message"]["content"] == '<tool_call>{"name": </tool_call>'
+    assert choice["finish_reason"] == "stop"
     engine.say = lambda prompt: CALL + CALL
     several, one = (
         served.chat("x", tools=[CALCULATOR], parallel_tool_calls=many).json()["choices"][0]["message"]["tool_calls"]
         for many in (True, False)
     )
     assert (len(several), len(one)) == (2, 1)
-
-
-def test_a_call_that_cannot_be_read_is_content(served: Served, engine: SpokenEngine):
-    engine.say = lambda prompt: '<tool_call>{"name": </tool_call>'
-    choice = served.chat("x", tools=[CALCULATOR]).json()["choices"][0]
-    assert choice["message"]["content"] == '<tool_call>{"name": </tool_call>'
-    assert choice["finish_reason"] == "stop"
 
 
 def test_an_earlier_call_that_the_format_cannot_write_is_refused(engine: SpokenEngine, renderer: Renderer):
@@ -112,12 +107,6 @@ def test_an_earlier_call_that_the_format_cannot_write_is_refused(engine: SpokenE
         engine.say = lambda prompt: "calculator(12 + 34)"
         choice = served.chat("x", tools=[CALCULATOR]).json()["choices"][0]
         assert choice["message"]["tool_calls"][0]["function"]["arguments"] == '{"expression": "12 + 34"}'
-
-
-def test_log_probabilities_are_those_of_the_sampled_tokens(served: Served, engine: SpokenEngine):
-    content = served.chat("x", logprobs=True).json()["choices"][0]["logprobs"]["content"]
-    assert b"".join(bytes(entry["bytes"]) for entry in content).startswith(b"four")
-    assert {entry["logprob"] for entry in content} == {-0.5}
 
 
 def test_completions_take_texts_and_token_ids(served: Served, engine: SpokenEngine, chatml: Any):
@@ -147,19 +136,21 @@ def test_a_prompt_of_no_kind_is_refused(served: Served, prompt: Any):
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
 
 
-def test_what_is_not_there_is_404(served: Served):
+def test_what_is_not_there_or_too_long_is_refused(served: Served):
     wrong_model = served.client.post("/v1/chat/completions", json={"model": "b", "messages": [{"role": "user"}]})
     assert (wrong_model.status_code, wrong_model.json()["error"]["code"]) == (404, "model_not_found")
     for path in ("/", "/v1", "/v1/models/other", "/docs"):
         answer = served.client.get(path)
         assert (answer.status_code, "message" in answer.json()["error"]) == (404, True)
     assert served.client.get("/v1/chat/completions").status_code == 405
-
-
-def test_a_prompt_beyond_the_context_is_refused_with_its_length(served: Served):
     answer = served.chat("x" * 300)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_large_body_is_refused(served: Served):
+    answer = served.client.post("/v1/chat/completions", content=b"x" * (1 << 21))
+    assert answer.status_code == 413
 
 
 def test_a_key_is_asked_for_everywhere_but_at_health(engine: SpokenEngine, renderer: Renderer):
@@ -192,11 +183,6 @@ def test_an_answer_that_takes_too_long_is_408_and_frees_its_place(engine: Spoken
         assert (answer.status_code, answer.json()["error"]["type"]) == (408, "timeout_error")
         served.idle()
         assert engine.live == 0
-
-
-def test_a_large_body_is_refused(served: Served):
-    answer = served.client.post("/v1/chat/completions", content=b"x" * (1 << 21))
-    assert answer.status_code == 413
 
 
 def test_an_engine_that_breaks_is_500_and_the_next_request_is_answered(served: Served, engine: SpokenEngine):

@@ -1,7 +1,5 @@
 """Clients of models whose chat templates are strict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from field_templates import field_renderer

@@ -1,7 +1,5 @@
 """A thousand hostile requests beside honest clients: no crash, no stuck place, no session mixed with another."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Numbers in requests: each has a range that its refusal states, and none harms the requests beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

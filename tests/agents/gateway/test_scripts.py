@@ -1,7 +1,5 @@
 """Answers in twenty scripts, one to nine tokens a step: the pieces that are shown are the answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any

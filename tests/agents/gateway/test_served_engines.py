@@ -1,7 +1,5 @@
 """``turntree serve`` with each engine, as a command: what it says is what the model's logits say."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

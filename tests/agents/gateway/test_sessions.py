@@ -1,7 +1,5 @@
 """Sessions over HTTP: tokens are never rendered again, changes open branches, and what ends is an episode."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -70,9 +68,7 @@ def scored(served: Served, session: str, **body: Any) -> dict[str, Any]:
     return answer.json()
 
 
-def test_a_dialogue_is_one_session_whose_tokens_are_never_rendered_again(
-    served: Served, engine: SpokenEngine, run_folder: Path
-):
+def test_a_dialogue_is_one_session_whose_tokens_are_never_rendered_again(served, engine, run_folder):
     first = served.chat(user("2 + 2?"))
     second = served.chat(user("2 + 2?"), said(first), user("And 3 + 3?"))
     assert session_of(first) == session_of(second)
@@ -123,9 +119,7 @@ def test_tokens_that_no_tokenizer_would_give_come_back_as_they_were_sampled(rend
     assert again > 0
 
 
-def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(
-    served: Served, engine: SpokenEngine, run_folder: Path
-):
+def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(served, engine, run_folder):
     engine.say = lambda prompt: CALL
     headers = {"X-Task-Id": "sums/7"}
     messages: Messages = [user("12 + 34?")]
@@ -144,9 +138,7 @@ def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(
     assert episode.messages[2].content == "46"
 
 
-def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(
-    served: Served, engine: SpokenEngine, run_folder: Path
-):
+def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(served, engine, run_folder):
     first = served.chat(user("a"))
     second = served.chat(user("a"), said(first), user("b"))
     changed = served.chat(user("a"), said(first), user("c"))
@@ -163,9 +155,7 @@ def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(
     assert found[0].episode.turns[0].completion == found[1].episode.turns[0].completion
 
 
-def test_the_same_messages_again_and_several_choices_are_branches(
-    served: Served, engine: SpokenEngine, run_folder: Path
-):
+def test_the_same_messages_again_and_several_choices_are_branches(served, engine, run_folder):
     first = served.chat(user("a"), n=2, headers={"X-Session-Id": "mine"})
     served.chat(user("a"), headers=named(first))
     served.chat(user("a"), said(first, 1), user("b"), headers=named(first))
@@ -253,13 +243,13 @@ def test_a_session_is_scored_by_a_figure_or_by_name(served, engine, run_folder, 
     assert (episode.reward, episode.rewards, episode.masked) == (reward, parts, False)
 
 
-def test_a_session_without_a_verdict_is_undecided_and_never_zero(
-    served: Served, engine: SpokenEngine, run_folder: Path
-):
+def test_a_session_without_a_verdict_is_undecided_and_never_zero(served, engine, run_folder):
     name = session_of(served.chat(user("a")))
     assert served.client.delete(f"/v1/sessions/{name}").json() == {"id": name, "episodes": 1}
     ((_, episode),) = records(run_folder)
     assert (episode.masked, episode.undecided) == (True, ("session",))
+    scored(served, session_of(served.chat(user("a"), max_tokens=2)))
+    assert records(run_folder)[-1].episode.stop_reason is StopReason.MAX_TOKENS
 
 
 def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, engine: SpokenEngine, run_folder: Path):
@@ -280,11 +270,6 @@ def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, en
     assert [episode.reward for _, episode in records(run_folder)] == [0.0, 0.0, 1.0]
     failures = [(str(e.stop_reason), str(e.failure_kind)) for _, e in records(run_folder)]
     assert failures == [("failure", "environment"), ("failure", "engine"), ("done", "None")]
-
-
-def test_a_cut_dialogue_says_so(served: Served, engine: SpokenEngine, run_folder: Path):
-    scored(served, session_of(served.chat(user("a"), max_tokens=2)))
-    assert records(run_folder)[0].episode.stop_reason is StopReason.MAX_TOKENS
 
 
 @pytest.mark.parametrize(("body", "param"), table(__file__, "no_verdicts"))
@@ -356,9 +341,7 @@ def test_a_name_that_is_none_is_refused(served: Served, name: str):
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, header)
 
 
-def test_sessions_are_bounded_and_those_that_end_are_recorded(
-    engine: SpokenEngine, renderer: Renderer, run_folder: Path
-):
+def test_sessions_are_bounded_and_those_that_end_are_recorded(engine, renderer, run_folder):
     with gateway_at(engine, renderer, record=run_folder, max_sessions=3) as served:
         names = [session_of(served.chat(user("a"))) for _ in range(8)]
         assert [*served.gateway.sessions.live] == names[-3:]
@@ -438,9 +421,7 @@ def test_another_value_in_a_call_is_another_dialogue(served, engine, change: str
     assert len(served.gateway.sessions.live) == 3
 
 
-def test_tokens_rendered_again_would_be_noticed(
-    served: Served, engine: SpokenEngine, chatml: Any, run_folder: Path, monkeypatch: Any
-):
+def test_tokens_rendered_again_would_be_noticed(served, engine, chatml, run_folder, monkeypatch):
     """The control: letters sampled one by one, whose text a tokenizer joins."""
     letters = [token for letter in "answer" for token in chatml(letter, add_special_tokens=False)["input_ids"]]
     assert chatml("answer", add_special_tokens=False)["input_ids"] != letters

@@ -1,7 +1,5 @@
 """Answers in pieces: the pieces together are the answer, and who goes away costs nothing."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any
@@ -81,15 +79,12 @@ def test_text_is_shown_while_the_turn_goes_on(served: Served, engine: SpokenEngi
         assert "[DONE]" in "".join(lines)
 
 
-def test_choices_are_streamed_beside_each_other_and_the_usage_comes_last(served: Served, engine: SpokenEngine):
+def test_choices_are_streamed_beside_each_other_and_what_they_took_comes_last(served: Served, engine: SpokenEngine):
     pieces = events(served.chat("x", n=2, stream=True, stream_options={"include_usage": True}).text)
     assert pieces[-1]["choices"] == []
     assert pieces[-1]["usage"]["completion_tokens"] > 0
     for index in (0, 1):
         assert put_together(pieces, index)[0]["content"] == "four"
-
-
-def test_log_probabilities_come_with_the_last_piece(served: Served):
     pieces = events(served.chat("x", stream=True, logprobs=True).text)
     assert len(pieces[-1]["choices"][0]["logprobs"]["content"]) >= 4
 

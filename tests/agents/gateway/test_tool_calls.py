@@ -1,7 +1,5 @@
 """Tools in the prompt: by a chat template that knows them, as text for one that does not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

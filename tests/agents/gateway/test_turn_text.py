@@ -1,7 +1,5 @@
 """The text of a turn while its tokens arrive."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

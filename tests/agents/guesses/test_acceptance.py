@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -49,13 +47,10 @@ def test_a_rejected_position_is_drawn_from_the_residual(known_q: int, known_p: l
     assert np.abs(drawn / GRID - residual(p, part, lenience)).sum() / 2 < 0.02
 
 
-def test_a_known_law_never_asks_for_more() -> None:
+def test_a_known_law_never_asks_for_more_and_a_token_rejected_by_a_hair_is_the_policys() -> None:
     p, q = np.random.default_rng(4).dirichlet(np.ones(6), 2)
     for coin in (0.001, 0.5, 0.999999):
         assert redraw_known(law(p, 6), turn(q, 6), 0, coin, 1.0).token != OTHER
-
-
-def test_a_token_that_is_rejected_by_a_hair_is_drawn_from_the_policy() -> None:
     p, stored = np.array([0.5, 0.5, 0.0]), turn(np.array([0.5, 0.5, 1e-9]), 3)
     assert redraw_known(law(p, 3), stored, 0, 0.7, 1.0).token in (0, 1)
     assert redraw_wider(law(p, 3), law(p, 1), stored, 0, 1e-5, 0.7, 1.0).token == 1

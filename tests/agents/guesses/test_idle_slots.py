@@ -1,7 +1,5 @@
 """Which turns may run in an external engine, told from one whose requests end when they are told to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any
@@ -83,9 +81,7 @@ def ask(engine: HeldEngine, slots: IdleSlots, *, ahead: int = 0, wanted: int = 0
 @pytest.mark.parametrize(
     ("batch", "slots", "wanted", "ahead"), [(8, 3, 0, 3), (8, 8, 0, 8), (8, 3, 6, 2), (8, 3, 8, 0), (8, 3, 20, 0)]
 )
-async def test_precomputed_turns_run_in_idle_slots_within_their_budget(
-    batch: int, slots: int, wanted: int, ahead: int
-) -> None:
+async def test_precomputed_turns_run_in_idle_slots_within_their_budget(batch, slots, wanted, ahead):
     engine = HeldEngine()
     idle = IdleSlots(engine, batch=batch, slots=slots)
     tasks = ask(engine, idle, wanted=wanted)

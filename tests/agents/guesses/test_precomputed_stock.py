@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from turntree.agents.guesses.precomputed_stock import RunAheadStock
 from turntree.agents.guesses.stock_arrays import stock_arrays, stock_of_arrays
 
@@ -17,6 +15,11 @@ def test_a_turn_is_handed_out_once_to_its_own_prompt_and_seed():
     assert made.tokens == (5, 6)
     assert held.take("a", 1) is None
     assert held.tokens == 0
+    held = stock()
+    held.put("a", 1, (5,), step=2)
+    held.put("a", 1, (5, 6, 7), step=2)
+    assert held.peek("a", 1) == (5, 6, 7)
+    assert (held.tokens, held.counts.dropped) == (3, 0)
 
 
 def test_a_turn_of_a_seed_that_was_trained_on_is_refused():
@@ -52,14 +55,6 @@ def test_the_oldest_turns_go_first_where_there_is_no_room():
     assert [seed for _, seed, _ in held.turns()] == [1, 2]
     assert held.counts.dropped == 2
     assert held.used(0), "its noise was used all the same"
-
-
-def test_what_is_put_again_takes_the_place_of_what_was_there():
-    held = stock()
-    held.put("a", 1, (5,), step=2)
-    held.put("a", 1, (5, 6, 7), step=2)
-    assert held.peek("a", 1) == (5, 6, 7)
-    assert (held.tokens, held.counts.dropped) == (3, 0)
 
 
 KEYS = [(1 << 63, 1.0, -1), (5, 0.5, 3)]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
@@ -140,9 +138,7 @@ def test_whole_turns_reach_the_store_of_drafts_and_those_that_are_given_up_no_st
 
 
 @pytest.mark.parametrize("changes", [{"presence_penalty": 0.5}, {"frequency_penalty": 0.5}])
-def test_penalties_that_count_the_turns_own_tokens_are_refused_where_turns_are_continued(
-    changes: dict[str, float],
-) -> None:
+def test_penalties_that_count_the_turns_own_tokens_are_refused_where_turns_are_continued(changes):
     with pytest.raises(ValueError, match="use mode replay"):
         Reused(fixed(1, 3), vocabulary=2).ask(**changes)
 
@@ -230,9 +226,6 @@ def test_a_stored_turn_that_filled_the_context_is_not_continued() -> None:
     turn = play.ask((7, 7))
     assert turn.token_ids == first.token_ids
     assert turn.finish_reason is FinishReason.LENGTH
-
-
-def test_a_turn_that_is_cut_at_the_end_of_the_context_ends_there() -> None:
     play = Reused(fixed(1, 0, 0, 0), max_context=5)
     play.engine.context = 5
     play.ask((7, 7, 7, 7))
@@ -253,9 +246,7 @@ def test_the_top_tokens_are_given_to_those_who_asked() -> None:
 # Noise, replay and levels.
 
 
-def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_coins_and_noise_are_new_in_every_step_though_the_callers_seeds_are_not(monkeypatch):
     """SPEC-RL's are the same at every step."""
     coins: list[int] = []
     verify = pipeline.verify

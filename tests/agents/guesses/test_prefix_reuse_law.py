@@ -1,7 +1,5 @@
 """What reuse says is what the policy of now says, and each fault of SPEC-RL's released code is noticed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -73,9 +71,7 @@ def scores(turns: list[Completion]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("wider", "passes"), [(16, 1), (2, 2)])
-def test_tokens_beyond_the_recorded_ones_are_drawn_from_more_of_the_law(
-    wider: int, passes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_beyond_the_recorded_ones_are_drawn_from_more_of_the_law(wider, passes, monkeypatch):
     """A row of 12 tokens at once, or one of 6 and then one of 12."""
     monkeypatch.setattr(turn_verification, "_WIDER", wider)
     turns, policy, play = replayed(ReuseConfig(mode=ReuseMode.EXACT, top_k=3), 12)

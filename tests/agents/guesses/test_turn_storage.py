@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +23,6 @@ def test_a_turn_is_stored_with_the_law_that_drew_it() -> None:
     assert (stored.tokens.tolist(), stored.logprobs.tolist()) == ([5, 6, 7], [-0.5] * 3)
     assert stored.top_ids.shape == (3, 2)
     assert (stored.seed, stored.version, stored.room, stored.stopped) == (9, 3, 4, True)
-
-
-def test_turns_that_were_given_up_or_have_no_law_are_not_stored() -> None:
     assert stored_turn(replace(TURN, finish_reason=FinishReason.ABORT), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=2) is None
     assert stored_turn(replace(TURN, top=None), SAMPLING, seed=1, width=0) is not None

@@ -4,9 +4,6 @@ Needs a ``docker`` that runs containers (Docker, or Podman under that name) and 
 image: nothing is downloaded.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 from containers import running
@@ -44,18 +41,14 @@ async def play(played: HarnessEnv, chatml: Any, renderer: Renderer) -> Episode:
     return await rollout(played, engine, renderer, index=3, seed=7)
 
 
-async def test_a_container_asks_the_policy_and_its_answer_is_judged(
-    chatml: Any, renderer: Renderer, busybox_image: str
-) -> None:
+async def test_a_container_asks_the_policy_and_its_answer_is_judged(chatml, renderer, busybox_image):
     episode = await play(env(["sh", "-c", ASKS], busybox_image), chatml, renderer)
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", 1.0)
     assert [str(message.role) for message in episode.messages] == ["user", "assistant"]
     assert not running()
 
 
-async def test_a_container_is_given_the_prompt_and_no_file_of_this_machine(
-    chatml: Any, renderer: Renderer, busybox_image: str, tmp_path: Path
-) -> None:
+async def test_a_container_is_given_the_prompt_and_no_file_of_this_machine(chatml, renderer, busybox_image, tmp_path):
     note = tmp_path / "note"
     note.write_text("of this machine")
     script = f"""{ASKS.rstrip()} > /asked

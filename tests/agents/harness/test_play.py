@@ -1,7 +1,5 @@
 """A program's episodes: its dialogues with the tokens as sampled, and failures that are never rewards."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -68,9 +66,7 @@ async def play(engine: Any, renderer: Renderer, program: str = "", **fields: Any
 
 
 @pytest.mark.parametrize("program", [{"program": "checks_twice"}, {"program": "awaits"}, {"command": COMMAND}])
-async def test_a_program_is_an_episode_with_the_tokens_as_sampled(
-    engine: SpokenEngine, renderer: Renderer, program: dict[str, Any]
-) -> None:
+async def test_a_program_is_an_episode_with_the_tokens_as_sampled(engine, renderer, program):
     episode = await play(engine, renderer, **program)
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", 1.0)
     assert [str(message.role) for message in episode.messages] == ["user", "assistant"] * 2
@@ -87,9 +83,7 @@ async def test_a_program_is_an_episode_with_the_tokens_as_sampled(
     assert sum(TokenView.of(episode).mask) == sum(len(turn.completion.token_ids) for turn in episode.turns)
 
 
-async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(
-    engine: SpokenEngine, renderer: Renderer
-) -> None:
+async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(engine, renderer):
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=5, seed=5)
     limits = Limits(max_turn_tokens=6, max_context_tokens=2000)
     first = await play(engine, renderer, "checks_twice", sampling=sampling, limits=limits)
@@ -105,9 +99,7 @@ async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(
     assert len(first.turns) == 2
 
 
-async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(
-    engine: SpokenEngine, renderer: Renderer
-) -> None:
+async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(engine, renderer):
     episode = await play(engine, renderer, "delegates")
     assert (len(episode.turns), episode.reward) == (2, 1.0)
     assert sorted(other.messages[0].content for other in episode.others) == ["part a", "part b"]
@@ -125,9 +117,7 @@ async def test_a_branch_shares_its_first_turns(engine: SpokenEngine, renderer: R
     assert other.messages[2].content == "Are you sure?"
 
 
-async def test_a_command_that_cannot_be_run_is_a_failure_and_no_reward(
-    engine: SpokenEngine, renderer: Renderer
-) -> None:
+async def test_a_command_that_cannot_be_run_is_a_failure_and_no_reward(engine, renderer):
     episode = await play(engine, renderer, command="/nowhere/agent {prompt}")
     assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.ENVIRONMENT)
     assert "'/nowhere/agent' cannot be run: No such file" in episode.failure
@@ -154,9 +144,7 @@ BY_ITSELF = [
 
 
 @pytest.mark.parametrize(("fields", "stop", "turns", "said"), BY_ITSELF)
-async def test_what_a_program_causes_by_itself_is_0_and_never_masked(
-    engine: SpokenEngine, renderer: Renderer, fields: dict[str, Any], stop: StopReason, turns: int, said: str
-) -> None:
+async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, renderer, fields, stop, turns, said):
     episode = await play(engine, renderer, **fields)
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     assert len(episode.turns) == turns
@@ -232,9 +220,7 @@ async def test_no_program_reads_the_key_of_another_where_the_kernel_gives_it_pro
     assert found == ["0", "0"]
 
 
-async def test_below_a_supervisor_that_adopts_alone_each_would_find_the_others(
-    engine: SpokenEngine, renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_below_a_supervisor_that_adopts_alone_each_would_find_the_others(engine, renderer, tmp_path, monkeypatch):
     below(monkeypatch, "adopting")
     assert "0" not in (await keys_of_others(engine, renderer, tmp_path))[0]
 
@@ -300,9 +286,7 @@ async def test_the_tasks_own_time_is_a_verdict(engine: SpokenEngine, renderer: R
         ({"max_turns": None, "max_context_tokens": 4000, "max_episode_tokens": 60}, None, StopReason.MAX_TOKENS),
     ],
 )
-async def test_limits_are_the_policys_to_answer_for(
-    engine: SpokenEngine, renderer: Renderer, limits: dict[str, Any], turns: int | None, stop: StopReason
-) -> None:
+async def test_limits_are_the_policys_to_answer_for(engine, renderer, limits, turns, stop):
     episode = await play(engine, renderer, "talks", limits=Limits(**limits))
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     view = TokenView.of(episode)

@@ -1,7 +1,5 @@
 """The agent of the example, in a public SDK: its tools and turns against an engine whose words are given."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from gateways import SpokenEngine
 
 from turntree.agents.episodes.episode import StopReason
 from turntree.agents.harness.env import HarnessEnv
-from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.envs import Limits, Task
 
@@ -37,9 +34,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["multiply(3*4)"] * 9, 0.0, ["12"] * 5),
     ],
 )
-async def test_an_agent_of_an_sdk_is_played_as_it_is(
-    agent: Any, chatml: Any, renderer: Renderer, words: list[str], reward: float, tool: list[str]
-) -> None:
+async def test_an_agent_of_an_sdk_is_played_as_it_is(agent, chatml, renderer, words, reward, tool):
     engine = SpokenEngine(chatml)
     engine.say = lambda prompt: words[len(engine.asked) - 1]
     tasks = {"env": "turntree/Arithmetic-v0", "rewards": {"answer": 1}, "contract": "gsm8k"}

@@ -1,7 +1,5 @@
 """Calls of turns that are not sampled yet: made where they leave no trace, used where the turn is the foreseen."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import pickle
@@ -138,9 +136,7 @@ SCRIPT = (call("pen"), call("book"), "done")
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_a_call_that_was_foreseen_is_made_once_while_its_turn_is_sampled(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_a_call_that_was_foreseen_is_made_once_while_its_turn_is_sampled(chatml, make):
     expected, calls, env = play(make(), SCRIPT, (), chatml), CallsAhead(), make()
     told = ((call("pen"),), (call("book"),))
     begun = iter((1, 2))
@@ -199,6 +195,9 @@ def test_a_tool_that_says_nothing_of_its_effects_never_runs_ahead(chatml: Any, k
     control = pure()
     play(control, SCRIPT, ((call("penny"),),), chatml, calls=calls)
     assert control.asked[0] == "penny"
+    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
+    play(env, ("done",), (), chatml, calls=calls, stored=stored)
+    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
 
 
 def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatml: Any) -> None:
@@ -229,12 +228,15 @@ def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_b
     episode = play(env, script, told, chatml, calls=calls, begun=lambda: len(env.asked) in (1, 2))
     assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "1"]
     assert counts(calls) == (2, 1, 1)
+    env, calls = pure(), CallsAhead()
+    episode = play(env, (call("book"), call("pen"), "done"), ((call("pen"),),), chatml, calls=calls)
+    assert not episode.failure
+    assert env.asked.count("pen") == 2
+    assert counts(calls) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("believed", [False, True])
-def test_a_state_that_changed_meanwhile_makes_the_call_anew(
-    chatml: Any, monkeypatch: pytest.MonkeyPatch, believed: bool
-) -> None:
+def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch, believed):
     """The control believes the fork, which has not seen the change."""
     env, calls = forking(), CallsAhead()
 
@@ -252,9 +254,7 @@ def test_a_state_that_changed_meanwhile_makes_the_call_anew(
 
 @pytest.mark.parametrize("make", [forking, pure])
 @pytest.mark.parametrize("item", ["air", "line"])
-def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(
-    chatml: Any, make: Callable[[], Counting], item: str
-) -> None:
+def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(chatml, make, item):
     env, calls = make(), CallsAhead()
     env.broken = int(item == "line")
     episode = play(env, (call(item), "done"), ((call(item),),), chatml, calls=calls)
@@ -301,15 +301,6 @@ def test_what_is_told_too_late_begins_nothing(chatml: Any) -> None:
     assert (env.asked, counts(calls)) == (["pen", "book"], (0, 0, 0))
 
 
-def test_a_pure_call_that_did_not_come_is_forgotten_with_its_turn(chatml: Any) -> None:
-    """The tool says that it is pure and is not: its next answer would be another."""
-    env, calls = pure(), CallsAhead()
-    episode = play(env, (call("book"), call("pen"), "done"), ((call("pen"),),), chatml, calls=calls)
-    assert not episode.failure
-    assert env.asked.count("pen") == 2
-    assert counts(calls) == (1, 0, 1)
-
-
 def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
     """Episodes of other samples of the task."""
     stored = StoredEpisodes()
@@ -326,9 +317,7 @@ LONG = (call("pen"), call("book"), call("paper"), "done")
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml, make):
     """The control, whose store has no episode of the task, makes none before its turn."""
     expected = said(play(make(), LONG, (), chatml))
     for stored, early in ((past(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
@@ -348,9 +337,7 @@ def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(
 
 
 @pytest.mark.parametrize("make", [forking, pure])
-def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(
-    chatml: Any, make: Callable[[], Counting]
-) -> None:
+def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(chatml, make):
     """The last call comes in another state: a fork of the old one is no answer; a pure call is the same anywhere."""
     script = (call("pen"), call("ink", "or "), call("paper"), "done")
     calls, env = CallsAhead(), make()
@@ -408,13 +395,6 @@ def test_a_fork_that_takes_a_turn_without_calls_costs_credit_too(chatml: Any) ->
         for _ in range(4):
             play(forking(), (call("pen"), last), (), chatml, calls=calls, stored=stored)
         assert (counts(calls), calls.credit.calls) == ((4, 4, 0), 4.0 + 4 * (earned + 1 / 8))
-
-
-@pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])
-def test_the_past_makes_no_call_of_a_tool_that_says_nothing_of_its_effects(chatml: Any, kind: type[Counting]) -> None:
-    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
-    play(env, ("done",), (), chatml, calls=calls, stored=stored)
-    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
 
 
 def test_states_are_the_same_whichever_texts_are_one_object() -> None:

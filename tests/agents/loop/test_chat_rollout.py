@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +64,7 @@ async def test_calls_that_the_server_read_are_run_and_answered_under_their_names
     assert episode.turns[0].text.startswith("Let me see.\n<tool_call>")
 
 
-async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> None:
+async def test_calls_are_run_and_answered_as_text_where_some_stand_in_the_text() -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2+3"}}</tool_call>'
     episode, (_, second) = await played(said(call), RIGHT)
     assert episode.reward == 1.0
@@ -74,10 +72,6 @@ async def test_calls_that_stand_in_the_text_are_run_and_answered_as_text() -> No
         {"role": "assistant", "content": call},
         {"role": "user", "content": "<tool_response>\n5\n</tool_response>"},
     ]
-
-
-async def test_calls_of_which_the_server_read_but_some_are_all_answered_as_text() -> None:
-    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2+3"}}</tool_call>'
     episode, (_, second) = await played(said(call, ("calculator", {"expression": "2*3"})), RIGHT)
     assert episode.reward == 1.0
     assert second["messages"][-2] == {"role": "assistant", "content": episode.turns[0].text}

@@ -1,7 +1,5 @@
 """What well-known chat templates need, and dialogues that their models meet in the field."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path
@@ -59,9 +57,7 @@ async def test_an_episode_that_uses_a_tool_goes_on_under_every_template(name: st
 
 
 @pytest.mark.parametrize(("closed", "reward"), [("", 0.0), ("</think>", 1.0)])
-async def test_a_thought_that_the_prompt_opens_is_neither_run_nor_paid_before_it_is_closed(
-    closed: str, reward: float, tmp_path: Path
-) -> None:
+async def test_a_thought_that_the_prompt_opens_is_neither_run_nor_paid_before_it_is_closed(closed, reward, tmp_path):
     renderer = field_renderer("DeepSeek R1", tmp_path)
     env = make("turntree/Arithmetic-v0")
     task = env.unwrapped.task(0)

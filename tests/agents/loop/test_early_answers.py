@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -118,9 +116,7 @@ class Drifting(Echo):
         return super().reply(message)
 
 
-def test_a_forecast_that_is_believed_against_its_answers_gives_another_episode(
-    chatml: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forecast_that_is_believed_against_its_answers_gives_another_episode(chatml, monkeypatch):
     """Its later copies began where the stored episode was, not where this one is."""
 
     def letters(turn: int, stored: StoredEpisodes) -> int:
@@ -196,9 +192,7 @@ def patient(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
 
 @pytest.mark.parametrize("kind", [Echo, Outside])
 @pytest.mark.parametrize("mode", ["replay", "exact"])
-def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns(
-    patient: LocalEngine, chatml: Any, mode: str, kind: type[Echo]
-) -> None:
+def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns(patient, chatml, mode, kind):
     def passes(early: bool) -> tuple[float, bool]:
         config = ReuseConfig(mode=ReuseMode(mode), top_k=1000, early=early)
         reuse = PrefixReuse(patient, config, vocabulary=patient.vocabulary, max_context=256, seed=1)

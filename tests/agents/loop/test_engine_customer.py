@@ -1,7 +1,5 @@
 """A customer whose words a language model samples: scripted here, and a tiny model."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,9 +116,7 @@ def test_an_agent_cannot_speak_for_the_customer(renderer: Renderer, thread: Even
 
 
 @pytest.mark.parametrize("words", ["", " \n", LEAVE])
-def test_a_customer_who_says_nothing_at_first_is_a_failure(
-    renderer: Renderer, thread: EventThread, shop: Path, words: str
-) -> None:
+def test_a_customer_who_says_nothing_at_first_is_a_failure(renderer, thread, shop, words):
     customer = EngineCustomer(EngineSpeaker(listener(renderer, words), renderer), thread)
     policy = ScriptedEngine(["Hello?"], renderer.tokenizer)
     episode = asyncio.run(rollout(RetailService(data=shop, customer=customer), policy, renderer, index=0))
@@ -129,9 +125,7 @@ def test_a_customer_who_says_nothing_at_first_is_a_failure(
     assert episode.stop_reason == "failure"
 
 
-def test_a_customer_who_fails_or_is_late_ends_the_episode_as_a_failure(
-    renderer: Renderer, thread: EventThread, shop: Path
-) -> None:
+def test_a_customer_who_fails_or_is_late_ends_the_episode_as_a_failure(renderer, thread, shop):
     class Slow:
         async def say(self, messages: Any, sampling: Sampling) -> Said:
             if len(messages) > 2:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from itertools import compress
@@ -53,9 +51,7 @@ def said(episodes: list[Episode]) -> list[list[tuple[int, ...]]]:
     ("temperature", "chain"),
     [(0, False), (1, True), *(pytest.param(*both, marks=pytest.mark.release) for both in ((0, True), (1, False)))],
 )
-def test_dialogues_are_equal_token_for_token_with_and_without_speculation(
-    tiny_model: Path, chatml: Any, temperature: float, chain: bool
-) -> None:
+def test_dialogues_are_equal_token_for_token_with_and_without_speculation(tiny_model, chatml, temperature, chain):
     """In float32, drafts being chains or trees."""
     sampling = Sampling(temperature=temperature)
     drafts = Speculation(min_probability=0.05, chain=chain, adaptive=False)
@@ -93,9 +89,7 @@ def shake(engine: LocalEngine, model: Path, by: float) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exact", "replay"])
-def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(
-    engine: LocalEngine, chatml: Any, mode: str
-) -> None:
+def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engine, chatml, mode):
     reuse = reusing(engine, mode)
     first = play(reuse, chatml, seed=1)
     passes = engine.stats().forward_passes
@@ -156,9 +150,7 @@ def logprobs(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> 
     return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()
 
 
-def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_own_tokens(
-    tiny_model: Path, chatml: Any
-) -> None:
+def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_own_tokens(tiny_model, chatml):
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 import logging
 from typing import Any
@@ -48,10 +46,6 @@ def heard(renderer: Renderer, messages: list[dict[str, Any]]) -> str:
     return renderer.decode(renderer.extend(prompt, (renderer.stop_token_ids[0],), messages)[len(prompt) :])
 
 
-def test_the_first_prompt_is_the_templates_own_rendering(tokenizer: Any) -> None:
-    assert Renderer(tokenizer).initial(ASKED) == whole(tokenizer, ASKED)
-
-
 def test_tools_reach_a_template_that_uses_them(llama3: Any) -> None:
     renderer = Renderer(llama3)
     prompt = renderer.initial(ASKED, TOOLS)
@@ -69,14 +63,18 @@ def test_a_tokenizer_that_begins_every_text_with_a_token_does_not_begin_a_part_w
     assert ours.extend((1,), (2,), HEARD) == plain.extend((1,), (2,), HEARD)
 
 
-def test_canonical_turns_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:
+def test_turns_that_ended_or_were_cut_extend_to_the_templates_own_rendering(tokenizer: Any) -> None:
     renderer = Renderer(tokenizer)
     dialogue = list(ASKED)
     prompt = renderer.initial(ASKED)
+    assert prompt == whole(tokenizer, ASKED)
     for text, then in ((CALL, HEARD), ("wait", USER), (CALL, [*HEARD, *HEARD]), ("#### 46", HEARD)):
         prompt = renderer.extend(prompt, (*encode(tokenizer, text), renderer.stop_token_ids[0]), then)
         dialogue += [{"role": "assistant", "content": text}, *then]
         assert prompt == whole(tokenizer, dialogue)
+    prompt, stop = renderer.initial(ASKED), renderer.stop_token_ids[0]
+    cut = encode(tokenizer, CALL)
+    assert renderer.extend(prompt, cut, HEARD) == renderer.extend(prompt, (*cut, stop), HEARD)
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,29 +105,17 @@ def test_a_split_that_the_tokenizer_would_not_choose_is_kept(tokenizer: Any) -> 
     assert whole(tokenizer, [*ASKED, said, *HEARD]) != extended
 
 
-def test_a_turn_cut_by_length_gets_its_end_from_the_template(tokenizer: Any) -> None:
-    renderer = Renderer(tokenizer)
-    prompt, stop = renderer.initial(ASKED), renderer.stop_token_ids[0]
-    cut = encode(tokenizer, CALL)
-    assert renderer.extend(prompt, cut, HEARD) == renderer.extend(prompt, (*cut, stop), HEARD)
-
-
-def test_turns_end_at_the_templates_end_of_turn_and_at_eos(chatml: Any, llama3: Any) -> None:
+def test_turns_end_at_the_templates_end_of_turn_and_at_eos_and_decoding_keeps_spaces(chatml: Any, llama3: Any) -> None:
     names = chatml.convert_ids_to_tokens(Renderer(chatml).stop_token_ids)
     assert names == ["<|im_end|>", "<|endoftext|>"]
     assert llama3.convert_ids_to_tokens(Renderer(llama3).stop_token_ids) == ["<|eot_id|>"]
     assert Renderer(llama3, stop_token_ids=[7, 7]).stop_token_ids[1:] == (7,)
-
-
-def test_decoding_skips_special_tokens_and_keeps_spaces(chatml: Any) -> None:
     renderer = Renderer(chatml)
     assert renderer.decode(encode(chatml, " a , b  c !<|im_end|>")) == " a , b  c !"
 
 
 @pytest.mark.parametrize("template", [NO_TOOL_ROLE, SILENT_TOOL_ROLE], ids=["raises", "drops it"])
-def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(
-    template: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_template_without_a_tool_role_gets_tool_answers_as_one_user_message(template, caplog):
     answer = "<tool_response>\n46\n</tool_response>\n"
     with caplog.at_level(logging.WARNING):
         assert heard(Renderer(with_template(template)), [*HEARD, *HEARD]) == f"\nuser\n{answer}{answer}assistant\n"
@@ -169,10 +155,13 @@ def test_a_template_that_cannot_work_is_refused_at_once(template: str, eos: str,
         Renderer(with_template(template or None, eos or None))
 
 
-def test_a_template_that_ends_a_turn_before_a_tool_differently_is_refused_when_it_extends() -> None:
+def test_a_template_that_ends_a_turn_before_a_tool_differently_or_refuses_a_role_is_refused() -> None:
     renderer = Renderer(with_template(table(__file__, "ends_a_turn_before_a_tool_differently")))
     with pytest.raises(RenderError, match="cannot be extended"):
         renderer.extend((5,), (6,), HEARD)
+    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("m.role == 'tool'", "m.content == 'never'")))
+    with pytest.raises(RenderError, match="roles system, user: unknown role"):
+        renderer.initial([ASKED[0], {"role": "user", "content": "never"}])
 
 
 def test_a_turn_that_ended_as_a_last_one_is_not_ended_once_more() -> None:
@@ -182,9 +171,3 @@ def test_a_turn_that_ended_as_a_last_one_is_not_ended_once_more() -> None:
     assert after[:3] == (5, 6, followed)
     for end in (last, followed):
         assert renderer.extend((5,), (6, end), USER) == (5, 6, end, *after[3:])
-
-
-def test_a_refused_first_prompt_names_the_roles() -> None:
-    renderer = Renderer(with_template(NO_TOOL_ROLE.replace("m.role == 'tool'", "m.content == 'never'")))
-    with pytest.raises(RenderError, match="roles system, user: unknown role"):
-        renderer.initial([ASKED[0], {"role": "user", "content": "never"}])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +9,7 @@ import pytest
 from adder import Adder, play
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, derive_seed
+from turntree.agents.engines.protocol import FinishReason, Sampling, derive_seed
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import StopReason
@@ -110,7 +108,7 @@ async def test_an_episode_without_room_for_a_turn_ends_for_its_tokens_or_turns(r
     assert (two.stop_reason, len(two.turns)) == (StopReason.MAX_TURNS, 2)
 
 
-async def test_an_environment_that_raises_gives_a_masked_episode_and_plays_on(renderer: Renderer) -> None:
+async def test_an_environment_that_raises_or_reports_it_gives_a_masked_episode_and_plays_on(renderer):
     env = Adder()
     episode, _ = await play(renderer, "call 4", "crash", "5", env=env)
     assert episode.masked
@@ -119,6 +117,8 @@ async def test_an_environment_that_raises_gives_a_masked_episode_and_plays_on(re
     assert episode.messages[-1].role is Role.ASSISTANT
     after, _ = await play(renderer, "5", env=env)
     assert (after.masked, after.reward) == (False, 1.0)
+    episode, _ = await play(renderer, "report")
+    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "calculator raised OSError")
 
 
 async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer: Renderer) -> None:
@@ -131,11 +131,6 @@ async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer
     assert (episode.turns, episode.messages, episode.task) == ((), (), None)
 
 
-async def test_a_failure_that_the_environment_reports_is_masked(renderer: Renderer) -> None:
-    episode, _ = await play(renderer, "report")
-    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "calculator raised OSError")
-
-
 @pytest.mark.parametrize(
     ("then", "says"),
     [
@@ -144,9 +139,7 @@ async def test_a_failure_that_the_environment_reports_is_masked(renderer: Render
         ([], "the script has 1 texts"),
     ],
 )
-async def test_an_engine_that_fails_gives_a_masked_episode(
-    renderer: Renderer, then: list[Completion], says: str
-) -> None:
+async def test_an_engine_that_fails_gives_a_masked_episode(renderer, then, says):
     engine = RecordingEngine(ScriptedEngine(["call 4"], renderer.tokenizer), *then)
     episode = await rollout(Adder(), engine, renderer, index=4)
     assert episode.stop_reason is StopReason.FAILURE
@@ -173,15 +166,12 @@ async def test_the_environment_runs_in_the_executor_when_one_is_given(renderer: 
     assert [name[:5] for name in aside.threads] == ["aside"] * 3
 
 
-async def test_a_wrapped_environment_plays_like_the_bare_one(renderer: Renderer) -> None:
+async def test_an_environment_goes_by_its_id_and_plays_wrapped_as_bare(renderer: Renderer) -> None:
+    episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
+    assert (episode.env_id, engine.asked[0].state.env) == ("turntree/Arithmetic-v0", episode.env_id)
     bare, _ = await play(renderer, "call 4", "5")
     wrapped, _ = await play(renderer, "call 4", "5", env=gymnasium.wrappers.OrderEnforcing(Adder()))
     assert wrapped == bare
-
-
-async def test_an_environment_of_the_registry_goes_by_its_id(renderer: Renderer) -> None:
-    episode, engine = await play(renderer, "#### 12", env=make("turntree/Arithmetic-v0"))
-    assert (episode.env_id, engine.asked[0].state.env) == ("turntree/Arithmetic-v0", episode.env_id)
 
 
 async def test_a_request_says_how_much_the_dialogue_had_from_its_state_on(renderer: Renderer) -> None:

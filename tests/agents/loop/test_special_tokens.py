@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from chat_tokenizers import CHATML, make_tokenizer
 
 from turntree.agents.engines.scripted import ScriptedEngine

@@ -1,7 +1,5 @@
 """Thoughts that are too long: closed, answered after, and not learnt from where they were closed."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Interrupted turns: those of a run that had the new weights from the start, token for token in float64."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

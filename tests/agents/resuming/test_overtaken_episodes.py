@@ -1,7 +1,5 @@
 """Episodes that updates overtake: those of a run that had the new weights from the start, token for token."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A judge that is an engine: its grades by a scripted one."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Iterator
@@ -73,9 +71,7 @@ def test_the_median_of_the_votes_on_the_scale_is_the_value(judge: Callable[..., 
         ("Grade KEY: 8\n" + "word " * 200,),
     ],
 )
-def test_without_a_majority_of_plain_grades_there_is_no_value(
-    judge: Callable[..., EngineJudge], texts: tuple[str, ...]
-) -> None:
+def test_without_a_majority_of_plain_grades_there_is_no_value(judge, texts):
     assert judge(*texts, sampling=Sampling(max_tokens=150))(SAMPLE) is None
 
 

@@ -1,7 +1,5 @@
 """The reward ``judge`` from plain values, by a server that grades."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -18,17 +16,13 @@ async def judged(episode: Episode, **rewards: float) -> Episode:
     return (await judge_episodes([episode], Scorer(rewards or {"answer": 1.0})))[0]
 
 
-async def test_the_reward_lies_on_the_last_turn_instead_of_the_environments() -> None:
+async def test_the_reward_lies_on_the_last_turn_and_what_the_environment_gave_where_it_was_earned() -> None:
     first, last = spoken("a", "#### 42").turns
     paid = replace(spoken(), turns=(replace(first, reward=3.0), last), rewards={"correct": 0.0, "steps": 2.0})
     episode = await judged(paid, answer=1.0, finished=0.5)
     assert [turn.reward for turn in episode.turns] == [0.0, 1.5]
     assert episode.rewards == {"correct": 1.0, "steps": 2.0, "answer": 1.0, "finished": 1.0}
     assert not episode.masked
-
-
-async def test_what_the_environment_gave_stays_on_the_turn_that_earned_it() -> None:
-    first, last = spoken("a", "#### 42").turns
     paid = replace(spoken(), turns=(replace(first, reward=0.5), replace(last, reward=0.25)))
     episode = await judged(paid, environment=2.0, finished=0.5)
     assert [turn.reward for turn in episode.turns] == [1.0, 1.0]

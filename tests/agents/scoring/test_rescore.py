@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -70,13 +68,10 @@ def test_what_was_recorded_is_not_touched(run: Path, tmp_path: Path) -> None:
     assert list(again) == ["step_000001", "step_000002"], "what was scored before is no part of the run"
 
 
-def test_one_file_of_episodes_will_do(run: Path, tmp_path: Path) -> None:
+def test_one_file_of_episodes_will_do_and_without_verdicts_there_is_no_mean(run: Path, tmp_path: Path) -> None:
     changes = rescore(run / "episodes" / "step_000001.jsonl", tmp_path / "new.jsonl", Scorer({"environment": 1}))
     (change,) = changes.values()
     assert (change.raised, change.lowered, change.old, change.new) == (0, 0, change.old, change.old)
-
-
-def test_a_step_without_verdicts_has_no_mean(tmp_path: Path) -> None:
     failed = replace(spoken("a"), stop_reason=StopReason.FAILURE, failure="no disk")
     (change,) = rescore(write(tmp_path / "a.jsonl", failed), tmp_path / "b.jsonl", ANSWER).values()
     assert math.isnan(change.old)

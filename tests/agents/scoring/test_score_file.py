@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -118,9 +116,6 @@ def test_a_data_set_without_rules_is_named_by_line_and_field(tmp_path: Path) -> 
     with pytest.raises(RowError, match=r"line 2: field 'data_source': the data set 'mine' has no rules"):
         score_file(source, tmp_path / "out.jsonl", Scorer({"answer": 1}))
     score_file(source, tmp_path / "out.jsonl", Scorer({"finished": 1}))
-
-
-def test_the_file_that_is_read_is_not_written(tmp_path: Path) -> None:
     source = write(tmp_path / "rows.jsonl", GOOD)
     with pytest.raises(AgentError, match="is a file that is read"):
         score_file(source, tmp_path / "." / "rows.jsonl", ANSWER)

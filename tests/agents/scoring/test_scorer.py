@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading
@@ -37,12 +35,13 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
     assert right.reward == 1.25
     assert right.parts == {"answer": 1.0, "answer_format": 0.5, "few_turns": 1.0}
     assert scorer.names == ("answer", "answer_format", "few_turns")
+    scorer = Scorer({"environment": 1})
+    assert only(scorer, sample("", metadata={ENVIRONMENT_REWARD: 0.5})).reward == 0.5
+    assert only(scorer, sample("")).reward is None
 
 
 @pytest.mark.parametrize(("weights", "open_one", "decided"), [((1, 0.1), None, 1.1), ((0, 1), 1.0, 1.0)])
-def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(
-    weights: tuple[float, float], open_one: float | None, decided: float
-) -> None:
+def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights, open_one, decided):
     scorer = Scorer(dict(zip(("answer", "finished"), weights, strict=True)))
     scored = only(scorer, UNREADABLE)
     assert (scored.reward, scored.undecided) == (open_one, ("answer",))
@@ -96,12 +95,6 @@ async def test_both_ways_score_alike() -> None:
     scorer = Scorer({"answer": 1, "answer_format": 0.1})
     one, other = scorer.score(samples), await scorer.ascore(samples)
     assert [(s.reward, s.parts, s.undecided) for s in one] == [(s.reward, s.parts, s.undecided) for s in other]
-
-
-def test_what_the_environment_gave_can_be_a_part() -> None:
-    scorer = Scorer({"environment": 1})
-    assert only(scorer, sample("", metadata={ENVIRONMENT_REWARD: 0.5})).reward == 0.5
-    assert only(scorer, sample("")).reward is None
 
 
 def test_a_module_is_imported_for_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

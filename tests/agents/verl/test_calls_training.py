@@ -3,8 +3,6 @@
 The policy is the demo's, which makes real calls. Both runs have the same tasks and noise.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

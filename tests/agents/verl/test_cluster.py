@@ -1,7 +1,5 @@
 """A training that joins a Ray that runs already, started by somebody else in another folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the 
 real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter
@@ -81,6 +79,9 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
         assert len(records) == PROMPTS * SAMPLES
         assert not any(record.episode.masked for record in records)
         assert all(len(record.episode.turns) == 3 for record in records)
+    for step in range(1, STEPS + 1):
+        turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
+        assert {turn.completion.weights_version for turn in turns} == {step - 1}
 
 
 def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
@@ -100,12 +101,6 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
     assert tokens / steps > 1.05
 
 
-def test_what_verl_adds_to_each_turn_is_of_the_step(trained: Training) -> None:
-    for step in range(1, STEPS + 1):
-        turns = (turn for record in trained.records(step).values() for turn in record.episode.turns)
-        assert {turn.completion.weights_version for turn in turns} == {step - 1}
-
-
 def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pytest.FixtureRequest) -> None:
     """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from, or
     with one that was precomputed."""
@@ -121,9 +116,7 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     assert counted == pytest.approx({step: logged[step] for step in counted})
 
 
-def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(
-    trained: Training, request: pytest.FixtureRequest
-) -> None:
+def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, request):
     """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
@@ -205,9 +198,7 @@ def test_a_resumed_run_of_two_replicas_goes_on_as_the_unbroken_one(together: Tra
 
 @pytest.mark.sglang
 @pytest.mark.release
-def test_sglang_takes_a_gpus_arguments_and_makes_turntrees_worker_of_them(
-    request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_sglang_takes_a_gpus_arguments_and_makes_turntrees_worker_of_them(request, chatml, tmp_path_factory):
     policy_for("sglang", chatml, tmp_path_factory)  # or it is skipped
     config = compose(None, ["engine=sglang", "size=1.5b", "env=gsm8k"]).verl
     given = json.dumps(OmegaConf.to_container(config.actor_rollout_ref.rollout.engine_kwargs.sglang))

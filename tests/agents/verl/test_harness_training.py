@@ -1,7 +1,5 @@
 """A real training of a program that asks by HTTP: verl is unmodified, and the program knows nothing of turntree."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Real trainings that lose processes, and steps that teach nothing: one is a bad hour, two in a row are their end."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -82,9 +80,7 @@ def test_the_folder_holds_what_verl_is_started_with(prepared: Callable[..., Any]
 
 
 @pytest.mark.parametrize(("more", "routed_by"), table(__file__, "routed"))
-def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(
-    prepared: Callable[..., Any], more: list[str], routed_by: str
-) -> None:
+def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(prepared, more, routed_by):
     path = prepared(*more, config="grpo_arithmetic_cpu").actor_rollout_ref.rollout.router_config_path
     assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == (routed_by or None)
 
@@ -121,9 +117,7 @@ def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: 
 
 
 @pytest.mark.parametrize(("more", "forked"), table(__file__, "forked"))
-def test_workers_are_forked_on_the_cpu_of_this_machine(
-    overrides: list[str], tmp_path: Path, more: list[str], forked: bool
-) -> None:
+def test_workers_are_forked_on_the_cpu_of_this_machine(overrides, tmp_path, more, forked):
     folder = RunFolder(tmp_path)
     composition = compose("demo", [*overrides, *more])
     launch.prepare(composition, folder, tmp_path)
@@ -159,9 +153,7 @@ FULL = "OSError(errno.ENOSPC, 'No space left on device', '$RUN/checkpoints/half'
         ("OSError(errno.EDQUOT, 'Disk quota exceeded', 'x')", "no space was left for x "),
     ],
 )
-def test_a_full_disk_is_one_line_and_costs_no_checkpoint(
-    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str, said: str
-) -> None:
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, tmp_path, caplog, error, said):
     folder = RunFolder(tmp_path / "run").checkpoints
     script = (
         "import errno, pathlib; folder = pathlib.Path('$RUN/checkpoints')\n"
@@ -186,9 +178,7 @@ def test_without_a_full_disk_no_folder_is_taken_for_a_half(run: Run, tmp_path: P
 @pytest.mark.parametrize(
     ("step", "earlier", "left"), [(1, (), [1]), (0, (), []), (2, (), [1, 2, 3]), (1, (3,), [1, 3])]
 )
-def test_only_halves_of_this_run_are_removed_and_only_beside_a_whole_one(
-    tmp_path: Path, step: int, earlier: tuple[int, ...], left: list[int]
-) -> None:
+def test_only_halves_of_this_run_are_removed_and_only_beside_a_whole_one(tmp_path, step, earlier, left):
     for number in (1, 2, 3):
         (tmp_path / f"global_step_{number}").mkdir()
     (tmp_path / "global_step_1" / "actor").mkdir()  # verl has taken away that of step 2
@@ -208,9 +198,7 @@ def test_a_step_that_a_full_disk_left_unwritten_is_that_of_the_newest_checkpoint
         resumed_step({"resume_mode": "auto"}, folder)
 
 
-def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(run, caplog):
     wrong = "from turntree.agents.verl.config.sections import ConfigError\nraise ConfigError('raise rollout.n')"
     assert run(wrong) == 1
     (record,) = caplog.records
@@ -218,9 +206,7 @@ def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(
 
 
 @pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "lost_steps"))
-def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(
-    run: Run, caplog: pytest.LogCaptureFixture, shares: list[list[float]], played: int, said: list[str]
-) -> None:
+def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(run, caplog, shares, played, said):
     waits = str(played if played < len(shares) else None)  # there it must be given up
     reports: list[StepReport] = []
     script = table(__file__, "writes_lost_steps").replace("SHARES", repr(shares)).replace("WAITS", waits)

@@ -1,7 +1,5 @@
 """verl on the CPU: the plugin that chooses the platform, and the patches with what upstream still does."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import logging
@@ -27,16 +25,14 @@ from turntree.agents.verl import patches, plugin
 from turntree.agents.verl.platform_cpu import PlatformCPU
 
 
-def test_verl_runs_on_the_cpu_platform_once_the_plugin_is_loaded() -> None:
+def test_verl_runs_on_the_cpu_platform_with_our_backend_once_the_plugin_is_loaded() -> None:
     assert isinstance(get_platform(), PlatformCPU)
-
-
-def test_the_rollout_backend_has_a_server_side_and_a_weight_side() -> None:
     from turntree.agents.verl.serving.replica import TurntreeReplica
     from turntree.agents.verl.serving.weights import WeightSender
 
     assert RolloutReplicaRegistry.get("turntree") is TurntreeReplica
     assert get_rollout_class("turntree") is WeightSender
+    assert PlatformCPU().ray_resource_options(1) == {"num_gpus": 1}
 
 
 @pytest.mark.parametrize(("choice", "cpu"), [("0", False), ("1", True)])
@@ -57,9 +53,7 @@ def test_a_machine_with_an_accelerator_is_left_as_it_is(monkeypatch: pytest.Monk
     assert selected == []
 
 
-def test_an_odd_choice_is_an_error_that_is_told_although_verl_swallows_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_odd_choice_is_an_error_that_is_told_although_verl_swallows_it(monkeypatch, caplog):
     monkeypatch.setenv("TURNTREE_VERL_CPU", "maybe")
     with caplog.at_level(logging.ERROR), pytest.raises(ValueError, match="must be 0, 1 or unset, got 'maybe'"):
         importlib.reload(plugin)
@@ -71,19 +65,12 @@ def test_tensors_go_to_the_current_device(where: Any) -> None:
     assert torch.zeros(1).to(where.current_device()).device.type == "cpu"
 
 
-def test_the_device_module_reports_memory_in_bytes() -> None:
+def test_the_device_module_knows_its_memory_and_its_random_state() -> None:
     module = PlatformCPU().device_module
     available, total = module.mem_get_info()
     assert 0 < available <= total
     assert 0 < module.memory_allocated() < total
-
-
-def test_what_the_device_module_lacks_comes_from_torch() -> None:
     assert PlatformCPU().device_module.Stream is torch.cpu.Stream
-
-
-def test_the_random_state_can_be_put_back() -> None:
-    module = PlatformCPU().device_module
     module.manual_seed(3)
     state = module.get_rng_state()
     first = torch.rand(4)
@@ -91,15 +78,8 @@ def test_the_random_state_can_be_put_back() -> None:
     assert torch.equal(first, torch.rand(4))
 
 
-def test_ray_is_asked_for_pretended_gpus() -> None:
-    assert PlatformCPU().ray_resource_options(1) == {"num_gpus": 1}
-
-
-def test_the_installed_verl_is_one_that_the_patches_were_checked_against() -> None:
+def test_the_installed_verl_is_one_that_was_checked_and_another_is_refused_by_name(monkeypatch):
     assert importlib.metadata.version("verl") in patches.VERSIONS
-
-
-def test_another_verl_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patches, "VERSIONS", ("0.0.1",))
     with pytest.raises(RuntimeError, match=r"pip install verl==0\.0\.1"):
         patches.apply_cpu_patches()
@@ -120,20 +100,12 @@ def test_the_process_group_of_the_cpu_has_one_backend(monkeypatch: pytest.Monkey
     assert asked == ["cpu:gloo", "cpu:mpi"]
 
 
-def test_upstream_still_pins_the_reference_policy() -> None:
-    source = upstream("verl/workers/engine/fsdp/transformer_impl.py")
-    assert "offload_policy = CPUOffloadPolicy(pin_memory=True)" in source
-
-
 def test_the_reference_policy_stays_where_it_is() -> None:
     patches.keep_reference_policy_unpinned()
     policy = verl.utils.fsdp_utils.CPUOffloadPolicy(pin_memory=True)
     assert type(policy) is torch.distributed.fsdp.OffloadPolicy
-
-
-def test_upstream_still_loads_critics_with_flash_attention_alone() -> None:
-    source = upstream("verl/utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
-    assert 'attn_implementation="flash_attention_2"' in source
+    source = upstream("verl/workers/engine/fsdp/transformer_impl.py")
+    assert "offload_policy = CPUOffloadPolicy(pin_memory=True)" in source
 
 
 def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
@@ -144,6 +116,8 @@ def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
     critic = verl.utils.model.load_valuehead_model(str(tiny_model), torch.float32, config, False)
     assert critic.config._attn_implementation == "sdpa"
     assert critic(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
+    source = upstream("verl/utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
+    assert 'attn_implementation="flash_attention_2"' in source
 
 
 def test_upstream_still_loops_over_tokens() -> None:
@@ -156,9 +130,7 @@ def test_upstream_still_loops_over_tokens() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(7,), (3, 5)])
-def test_log_probabilities_and_their_gradient_are_those_of_a_softmax(
-    shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_log_probabilities_and_their_gradient_are_those_of_a_softmax(shape, dtype):
     patches.compute_log_probabilities_at_once()
     logits = torch.randn(*shape, 11, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     labels = torch.arange(torch.Size(shape).numel()).view(shape) % 11

@@ -1,9 +1,6 @@
 """Real trainings by an unmodified verl: what the plugin, the engine, the loop and the records do together, in one that
 loses its trainer, in the one that goes on where it was killed, and in one that is rolled out ahead."""
 
-from __future__ import annotations
-
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,25 +93,28 @@ def ahead(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainin
     return run_training(tiny_model, root, "Echoing", *COMMON, "turntree.run_ahead.enabled=true", steps=AHEAD)
 
 
-def test_the_engine_speculates_from_earlier_turns_and_verl_sees_it(trained: Training) -> None:
+def test_the_second_epoch_drafts_from_and_begins_with_turns_of_the_first_and_verl_sees_it(trained: Training) -> None:
     first, second = trained.reports[0], trained.reports[AGAIN - 1]
     assert second.engine["drafted"] > 0
     assert second.engine["accepted"] > 0
     assert second.engine["verify_steps"] > 0
     assert "rollout/spec_accept_rate" in second.metrics
     assert first.engine["requests"] > PROMPTS * SAMPLES
+    # One task is tried twice with the same seeds: its second turns are drafted from their own noise.
+    assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
+    assert abs(first.engine["exactness/exact_entropy_z"]) < 5
+    assert "exactness/marginal_entropy_z" in second.engine.keys() - first.engine.keys()
+    assert first.engine["reuse_tickets"] == 0
+    assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
+    assert trained.levels(1) == {"A"}
+    turns = (turn.completion for record in trained.records(AGAIN).values() for turn in record.episode.turns)
+    assert any(turn.levels.startswith("C") for turn in turns)
 
 
 def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_model: Path) -> None:
     for step in (1, 2):
         assert trained.mistrust(tiny_model, step, weights_of=step) < 1e-4
     assert trained.mistrust(tiny_model, 2, weights_of=1) > 1e-3, "the control: the weights of another step"
-
-
-def test_every_episode_is_recorded(trained: Training) -> None:
-    for step in (1, AGAIN):
-        wanted = {(index, session) for index in range(PROMPTS) for session in range(SAMPLES)}
-        assert trained.records(step).keys() == wanted
 
 
 def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained: Training) -> None:
@@ -125,6 +125,9 @@ def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained:
             if index == BROKEN:
                 assert "the disk is full" in record.episode.failure
         assert all(value == value for value in (report.metrics["actor/pg_loss"], report.metrics["actor/grad_norm"]))
+    for step in (1, AGAIN):
+        wanted = {(index, session) for index in range(PROMPTS) for session in range(SAMPLES)}
+        assert trained.records(step).keys() == wanted
 
 
 def test_groups_are_scored_as_a_whole_by_the_policys_own_words(trained: Training) -> None:
@@ -138,30 +141,6 @@ def test_groups_are_scored_as_a_whole_by_the_policys_own_words(trained: Training
         assert sum(episode.reward for episode in decided) == pytest.approx(paid + 2 * 0.25)
         mean = sum(episode.reward for episode in decided) / (PROMPTS * SAMPLES)
         assert report.metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
-
-
-def test_what_was_sampled_is_never_rendered_again(trained: Training) -> None:
-    for record in trained.records(2).values():
-        for before, after in pairwise(record.episode.turns):
-            said = before.prompt_ids + before.completion.token_ids
-            assert after.prompt_ids[: len(said)] == said
-
-
-def test_the_second_epoch_begins_its_turns_with_those_of_the_first(trained: Training) -> None:
-    first, second = trained.reports[0], trained.reports[AGAIN - 1]
-    assert first.engine["reuse_tickets"] == 0
-    assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
-    assert trained.levels(1) == {"A"}
-    turns = (turn.completion for record in trained.records(AGAIN).values() for turn in record.episode.turns)
-    assert any(turn.levels.startswith("C") for turn in turns)
-
-
-def test_the_monitors_are_logged_each_step(trained: Training) -> None:
-    first, second = trained.reports[0], trained.reports[AGAIN - 1]
-    # One task is tried twice with the same seeds: its second turns are drafted from their own noise.
-    assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
-    assert abs(first.engine["exactness/exact_entropy_z"]) < 5
-    assert "exactness/marginal_entropy_z" in second.engine.keys() - first.engine.keys()
 
 
 def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) -> None:
@@ -216,6 +195,8 @@ def test_the_resumed_run_says_what_the_unbroken_one_said(killed: Killed, resumed
         differing = [place for place in said if said[place] != again[place]]
         shown = [(place, said[place], again[place]) for place in differing]
         assert len(differing) <= (NEAR_TIES if step > SAVED_AT else 0), f"step {step}: {shown}"
+    assert "C" in {level for said in turns(resumed, SAVED_AT + 1).values() for _, level in said}
+    assert resumed.reports[0].engine["reuse_reused"] > 0
 
 
 def test_steps_differ(killed: Killed) -> None:
@@ -225,15 +206,17 @@ def test_steps_differ(killed: Killed) -> None:
     assert sum(one[place] != other[place] for place in one) > NEAR_TIES
 
 
-def test_turns_of_earlier_epochs_are_replayed_after_the_resume(resumed: Training) -> None:
-    assert "C" in {level for said in turns(resumed, SAVED_AT + 1).values() for _, level in said}
-    assert resumed.reports[0].engine["reuse_reused"] > 0
-
-
 @pytest.mark.release
-def test_a_training_with_run_ahead_goes_to_its_end(ahead: Training) -> None:
+def test_a_training_with_run_ahead_goes_to_its_end_and_has_the_levels_in_its_batches(ahead, killed):
     assert ahead.status == 0, ahead.log[-3000:]
     assert ahead.steps == list(range(1, AHEAD + 1))
+    plain, (first, *later) = (
+        [{level for row in batch for level in row["token_levels"]} for batch in run.batches]
+        for run in (killed.run, ahead)
+    )
+    assert (plain[:EPOCH], first) == ([{0, 1}] * EPOCH, {0, 1})
+    for step, levels in enumerate(later, start=2):
+        assert {2} <= levels <= {0, 1, 2, 3} - ({3} if step <= EPOCH else set())
 
 
 @pytest.mark.release
@@ -247,35 +230,16 @@ def test_the_rollouts_are_those_of_a_training_without_run_ahead(killed: Killed, 
 
 
 @pytest.mark.release
-def test_rollouts_made_ahead_are_promoted(ahead: Training) -> None:
+def test_rollouts_made_ahead_are_promoted_recorded_and_none_is_made_behind_the_last_step(ahead: Training) -> None:
     first, *later = [report.engine for report in ahead.reports]
     assert first["run_ahead_promoted"] == 0
     assert first["run_ahead_tokens"] > 0
     for engine in later:
         assert engine["run_ahead_offered"] >= engine["run_ahead_promoted"] > 0.2 * engine["tokens"]
         assert engine["run_ahead_refused"] == 0
-
-
-@pytest.mark.release
-def test_nothing_is_made_ahead_behind_the_last_step(ahead: Training) -> None:
     # A turn of the last step may be begun once the step before it is booked: only the sum says for which they were.
     begun = [report.engine["run_ahead_turns"] for report in ahead.reports]
     assert sum(begun) <= (AHEAD - 1) * PROMPTS * SAMPLES * 2
-
-
-@pytest.mark.release
-def test_levels_of_turns_made_ahead_arrive_in_the_trainers_batch(killed: Killed, ahead: Training) -> None:
-    plain, (first, *later) = (
-        [{level for row in batch for level in row["token_levels"]} for batch in run.batches]
-        for run in (killed.run, ahead)
-    )
-    assert (plain[:EPOCH], first) == ([{0, 1}] * EPOCH, {0, 1})
-    for step, levels in enumerate(later, start=2):
-        assert {2} <= levels <= {0, 1, 2, 3} - ({3} if step <= EPOCH else set())
-
-
-@pytest.mark.release
-def test_the_records_say_which_turns_were_made_ahead(ahead: Training) -> None:
     assert ahead.levels(1) == {"A"}
     for step in range(2, AHEAD + 1):
         assert {"B"} <= ahead.levels(step) <= {"A", "B", "C"} - ({"C"} if step <= EPOCH else set())

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -47,14 +45,11 @@ def test_a_served_page_follows_the_run_and_leaves_out_what_is_being_written(run:
     assert len(columns(got(served))["reward"]) == 41
 
 
-def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder(served: str) -> None:
+def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder(served: str, tmp_path: Path) -> None:
     assert "turntree" in got(served, "localhost:80")
     for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
         with pytest.raises(HTTPError, match="404"):
             got(url, host)
-
-
-def test_a_run_without_an_episode_is_waited_for(tmp_path: Path) -> None:
     assert "no episode has ended yet" in LivePage([tmp_path]).text()
 
 
@@ -68,13 +63,10 @@ def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, 
     assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
-def test_view_writes_the_page_into_the_folder_of_the_run(run: Path, turntree: Any) -> None:
+def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(run, turntree, tiny_model):
     told = turntree("view", run, "--json").json
     assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
-
-
-def test_view_reads_tokens_with_the_tokenizer_that_is_named(run: Path, tiny_model: Path, turntree: Any) -> None:
     assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
 
@@ -102,9 +94,7 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 
 
-def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(
-    turntree: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -1,7 +1,5 @@
 """Files of a run that an editor saved with a byte order mark: viewed, scored and rescored as without it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -41,7 +39,12 @@ def test_turns_that_a_limit_of_tokens_cut_are_counted(source: Source) -> None:
     assert pack([first._replace(episode=replace(first.episode, turns=turns)), second]).columns["cut"] == [len(turns), 0]
 
 
-def test_turns_are_gathered_by_their_exact_prompt(source: Source) -> None:
+def test_every_token_is_there_once_and_turns_are_gathered_by_their_exact_prompt(source: Source) -> None:
+    record = next(source.records())
+    turns = unpack(pack([record]).chunks[0])[0]["turns"]
+    laid = [token for turn in turns for token in (*turn["added"], *turn["ids"])]
+    last = record.episode.turns[-1]
+    assert laid == list(last.prompt_ids + last.completion.token_ids)
     records = list(source.records())
     packed = pack(records)
     prompts: dict[str, set[tuple[int, ...]]] = {}
@@ -51,14 +54,6 @@ def test_turns_are_gathered_by_their_exact_prompt(source: Source) -> None:
     assert all(len(of) == 1 for of in prompts.values())
     first = next(pairs for pairs in packed.states.values() if pairs[:2] == [0, 0])
     assert len(first) == 2 * 40  # all episodes begin with the same task
-
-
-def test_every_token_of_the_dialogue_is_there_once(source: Source) -> None:
-    record = next(source.records())
-    turns = unpack(pack([record]).chunks[0])[0]["turns"]
-    laid = [token for turn in turns for token in (*turn["added"], *turn["ids"])]
-    last = record.episode.turns[-1]
-    assert laid == list(last.prompt_ids + last.completion.token_ids)
 
 
 def test_numbers_that_json_cannot_write_become_null() -> None:

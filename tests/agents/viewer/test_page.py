@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,6 @@ def test_the_page_holds_everything_and_asks_nobody(run: Path, chatml: Any, tmp_p
     assert viewed.token_texts
     assert not re.search(r"""(src|href)=|url\(|@import|fetch\(|https?://""", page.replace("http://www.w3.org/", ""))
     assert "<!--" not in page
-
-
-def test_without_a_tokenizer_the_page_says_so(run: Path, tmp_path: Path) -> None:
     assert not view(run, tmp_path / "page.html").token_texts
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,15 +8,16 @@ from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 
 
-def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures(source: Source) -> None:
+def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_curves(source: Source) -> None:
     assert [record.labels["step"] for record in source.records()] == [1] * 10 + [2] * 10 + [3] * 10 + [4] * 10
     assert [row.step for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
-
-
-def test_curves_are_drawn_of_what_was_recorded_alone(source: Source) -> None:
     drawn = {curve.title: curve.svg for curve in curves(source)}
     assert set(drawn) == {"mean reward", "seconds of a step", "tokens per verify step"}
     assert "each step, training step 4: 1<" in drawn["mean reward"]
+    first = state_turns(source.records(), task=None, turn=0)
+    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
+    # Two of four kinds called the tool before the second turn, the others had ended.
+    assert len(state_turns(source.records(), task="adder/4", turn=1).turns) == 20
 
 
 def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> None:
@@ -56,10 +55,3 @@ def test_the_model_of_a_run_is_read_from_its_configuration(run: Path) -> None:
     assert Source.open(run).model == "models/policy"
     (run / "config.yaml").write_text("actor_rollout_ref: {model: {path: '${a}${a}'}}\n")
     assert Source.open(run).model == ""
-
-
-def test_the_turns_of_the_most_frequent_state_are_found(source: Source) -> None:
-    first = state_turns(source.records(), task=None, turn=0)
-    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
-    # Two of four kinds called the tool before the second turn, the others had ended.
-    assert len(state_turns(source.records(), task="adder/4", turn=1).turns) == 20

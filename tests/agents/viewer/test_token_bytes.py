@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,9 +14,6 @@ def test_the_bytes_of_a_byte_level_text_join_to_the_text_even_where_tokens_split
     assert b"".join(token_bytes(chatml, ids)[number] for number in ids).decode() == TEXT
     # The control: decoded token by token the text is broken.
     assert "".join(chatml.decode([number]) for number in ids) != TEXT
-
-
-def test_a_special_token_is_written_as_it_is_called(chatml: Any) -> None:
     end = chatml.convert_tokens_to_ids("<|im_end|>")
     assert token_bytes(chatml, [end]) == {end: b"<|im_end|>"}
 
@@ -30,9 +25,6 @@ def test_sentencepiece_spaces_and_byte_tokens_are_read() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     known = token_bytes(tokenizer, range(6))
     assert b"".join(known[number] for number in (1, 2, 3, 4, 5)).decode() == " the €"
-
-
-def test_any_other_tokenizer_decodes_token_by_token() -> None:
     backend = Tokenizer(models.WordLevel({"<unk>": 0, "12": 1, "+": 2}, unk_token="<unk>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
     tokenizer.add_special_tokens({"eos_token": AddedToken("<end>", special=True)})

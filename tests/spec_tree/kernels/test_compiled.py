@@ -70,6 +70,14 @@ def test_no_process_is_started_where_everything_has_been_compiled(
     assert not (tmp_path / "ran").exists()
 
 
+def test_the_second_process_compiles_for_the_arguments_of_the_calls() -> None:
+    """Else what it made is never found, and the first compilation takes twice as long."""
+    warm_up()
+    for function, types in side_compiler.signatures().items():
+        assert types in function.signatures, function.__name__
+        assert types[:-1] not in function.signatures, "the control"
+
+
 def test_a_process_that_fails_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_compiler, "is_kept", lambda function: False)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, f"touch {tmp_path}/ran; exit 3"))

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws.token_counts import token_counts, token_counts_on_paths
 from tables import table
 
-from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 
 LOGITS = np.log(np.array([0.4, 0.1, 0.3, 0.15, 0.05]))
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +36,23 @@ _REORDERED = {"reassoc", "contract", "arcp", "nsz"}
 """Liberties of the compiler: sums in another order, but infinities and NaN stay what they are."""
 _OPTIONS: Any = {"fastmath": _REORDERED, "error_model": "numpy"}
 _INLINED: Any = {"forceinline": True, **_OPTIONS}
+
+
+class _Rows(NamedTuple):
+    """``CompiledRows``, for the loops."""
+
+    rows: Ints
+    tokens: Ints
+    single: Ints
+
+
+class _Cached(NamedTuple):
+    """New keys and values, and the slots' into which they go."""
+
+    key: NDArray[Any]
+    value: NDArray[Any]
+    keys: NDArray[Any]
+    values: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +96,13 @@ class CompiledRows:
             The mixed values, shape (tokens, heads, value size); what other rows have there is not set.
         """
         mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
-        arrays = [one.contiguous().numpy() for one in (query, key, value)]
-        arrays += [one.numpy() for one in (keys, values, mixed)]
-        number = arrays[0].dtype.type
+        asked, new, new_values = (one.contiguous().numpy() for one in (query, key, value))
+        cached = _Cached(new, new_values, keys.numpy(), values.numpy())
+        plan = _Rows(self.rows, self.tokens, self.single)
+        factor, seen, out = asked.dtype.type(scale), window or 0, mixed.numpy()
 
         def part(begin: int, end: int) -> None:
-            _attend(begin, end, *arrays, number(scale), window or 0, self.rows, self.tokens, self.single)
+            _attend((begin, end), plan, asked, cached, out, factor, seen)
 
         rows, work = len(self.seen) - 1, int(self.seen[-1]) * query.shape[1] * query.shape[2]
         # Not numba's own threads: they may not be called from two engines, nor share OpenMP with torch.
@@ -125,18 +143,16 @@ def _part(function: Callable[..., Any]) -> Any:
 
 
 @kernel
-def _attend(
-    begin: int, end: int, query: Any, key: Any, value: Any, keys: Any, values: Any, mixed: Any, scale: Any, window: int,
-    rows: Any, tokens: Any, single: Any,
-) -> None:  # fmt: skip
-    """The rows from ``begin`` to ``end``; arguments as of ``CompiledRows.attend``."""
-    start, slot, short = rows[0], rows[1], rows[2]
-    columns, positions, until, first = tokens[0], tokens[1], tokens[2], tokens[3]
+def _attend(part: Any, plan: Any, query: Any, cached: Any, mixed: Any, scale: Any, window: int) -> None:
+    """The rows from ``part[0]`` to ``part[1]``; arguments as of ``CompiledRows.attend``."""
+    key, value, keys, values = cached.key, cached.value, cached.keys, cached.values
+    start, slot, short, single = plan.rows[0], plan.rows[1], plan.rows[2], plan.single
+    columns, positions, until, first = plan.tokens[0], plan.tokens[1], plan.tokens[2], plan.tokens[3]
     key_heads, groups = keys.shape[1], query.shape[1] // keys.shape[1]
     seen = np.empty(keys.shape[2], np.int64)
     weights, parts = np.empty(keys.shape[2], keys.dtype), np.empty(keys.shape[2], keys.dtype)
     bits = parts.view(np.int32)
-    for row in range(begin, end):
+    for row in range(part[0], part[1]):
         for head in range(key_heads):
             kept_keys, kept_values = keys[slot[row], head], values[slot[row], head]
             for token in range(start[row], start[row + 1]):

@@ -21,27 +21,22 @@ class Served(Protocol):
     @property
     def rid(self) -> str:
         """SGLang's id of the request."""
-        ...
 
     @property
     def origin_input_ids(self) -> Sequence[int]:
         """Token ids of the prompt, and of the turn's first tokens if they were given with it."""
-        ...
 
     @property
     def output_ids(self) -> Sequence[int]:
         """Sampled tokens."""
-        ...
 
     @property
     def sampling_params(self) -> Any:
         """SGLang's ``SamplingParams``."""
-        ...
 
     @property
     def finished_reason(self) -> Any:
         """Why it ended; ``None`` while it has not."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

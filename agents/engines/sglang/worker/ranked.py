@@ -22,7 +22,6 @@ class Ranks(Protocol):
 
     def broadcast_object(self, obj: Any | None = None, src: int = 0) -> Any:
         """The object of rank ``src``, on every rank."""
-        ...
 
 
 class LeadingDrafter(TreeDrafter):

@@ -36,6 +36,18 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
         if _needs_tokens(request):
             self._undrafted.add(request.request_id)
 
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        """As vLLM's, which from 0.28 on gives a request that joins with one token left to compute places for drafts.
+
+        Nothing was drafted for it, and the worker, which takes the places out, would not know afterwards how many of
+        them its number of computed tokens counts.
+        """
+        longest, self.num_spec_tokens = self.num_spec_tokens, 0
+        try:
+            return super().schedule(*args, **kwargs)
+        finally:
+            self.num_spec_tokens = longest
+
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         rows = len(scheduler_output.num_scheduled_tokens)
         width = draft_length(rows, self._longest)
@@ -43,6 +55,11 @@ class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped h
             width = 0
         scheduler_output.num_spec_tokens_to_schedule = width  # of the next step; the worker drafts as many
         super()._update_after_schedule(scheduler_output)
+        if len(self.running) > rows:
+            # The worker lets go of a request that has no token in a step: it joins again, as above.
+            for request in self.running:
+                if request.request_id not in scheduler_output.num_scheduled_tokens:
+                    request.spec_token_ids = []
         if width and self._undrafted:
             for name in self._undrafted.intersection(scheduler_output.num_scheduled_tokens):
                 self.requests[name].spec_token_ids = []

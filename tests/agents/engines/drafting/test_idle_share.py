@@ -1,7 +1,5 @@
 """The share of an engine's time in which its device waits for drafts, on a clock that drafts and passes alone move."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -109,9 +107,7 @@ def sglang(clock: Clock) -> tuple[float, float]:
     return trees.counts.idle_seconds, trees.counts.seconds
 
 
-def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(clock, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Soon)
     idle, seconds = vllm(clock)
     assert seconds >= STEPS * (DRAFT + PASS)
@@ -119,9 +115,7 @@ def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(
 
 
 @pytest.mark.parametrize("engine", [local, vllm, sglang])
-def test_the_device_waits_while_drafts_are_made_and_not_while_nobody_asks(
-    clock: Clock, engine: Callable[[Clock], tuple[float, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_waits_while_drafts_are_made_and_not_while_nobody_asks(clock, engine, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Late)
     idle, seconds = engine(clock)
     assert seconds >= STEPS * (DRAFT + PASS)

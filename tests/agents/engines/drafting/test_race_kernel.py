@@ -3,8 +3,6 @@
 Triton decides once, when it is first imported, whether it interprets; so that runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -57,9 +55,7 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
     return dict(zip(("", *FAULTS), found, strict=True))
 
 
-def test_interpreted_it_has_the_bits_of_the_noise_and_draws_the_tokens_of_the_reference(
-    interpreted: dict[str, dict[str, int]],
-) -> None:
+def test_interpreted_it_has_the_bits_of_the_noise_and_draws_the_tokens_of_the_reference(interpreted):
     found = interpreted[""]
     assert (found["rows"], found["clocks"]) == (4, 4 * 4500)
     assert {name: found[name] for name in DIFFERING} == dict.fromkeys(DIFFERING, 0)

@@ -1,6 +1,3 @@
-from __future__ import annotations
-
-import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
@@ -36,6 +33,15 @@ def test_the_store_hears_each_token_once_and_drafts_it_for_others_until_the_turn
     assert (first.handle, first.committed, session.counts.tokens) == (None, 5, 4)
     stats = session.forest.stats()
     assert (stats.live, stats.committed, session.forest.finished([STATE])) == (0, 4, [1])
+    session = DraftingSession(forest=SpecForest(ForestConfig()))
+    first, second = begun(session, 2)
+    session.commit([first], [SPEECH])
+    assert drafted(session, [second]) == SPEECH
+    session.end([first], keep=True)
+    for token in SPEECH:  # of the drafts only the first was verified, and nothing was drafted after it
+        session.commit([second], [[token]])
+    session.end([second], keep=True)
+    assert session.forest.stats().accepted == 1
 
 
 def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_a_store():
@@ -48,9 +54,7 @@ def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_
     assert (turn.guessed(9), turn.committed) == ([], 4)
 
 
-def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(monkeypatch):
     forest = SpecForest(ForestConfig())
     session, told, commit = DraftingSession(forest=forest), [], forest.commit
     monkeypatch.setattr(forest, "commit", lambda turns, said: (told.append(said), commit(turns, said)))
@@ -71,18 +75,6 @@ def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_a
     assert told[-1] == [[10]]
     session.end([third], keep=False)
     assert turns_in(forest.tree(STATE)) == {tuple(range(100, 120)): 1, (*range(150, 170), 9, 10): 1}
-
-
-def test_only_the_step_that_verified_a_draft_tells_what_became_of_it():
-    session = DraftingSession(forest=SpecForest(ForestConfig()))
-    first, second = begun(session, 2)
-    session.commit([first], [SPEECH])
-    assert drafted(session, [second]) == SPEECH
-    session.end([first], keep=True)
-    for token in SPEECH:  # of the drafts only the first was verified, and nothing was drafted after it
-        session.commit([second], [[token]])
-    session.end([second], keep=True)
-    assert session.forest.stats().accepted == 1
 
 
 def test_trees_with_tokens_beyond_the_vocabulary_are_not_drafted() -> None:

@@ -1,7 +1,5 @@
 """The fused draws and verification: in Triton's interpreter, compiled for a GPU that is not here, and on one."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who is given a slot first: leaders of groups before their siblings, wanted turns before those made ahead."""
 
-from __future__ import annotations
-
 import pytest
 from cores import tiny_llama
 from hypothesis import given
@@ -76,14 +74,10 @@ def play(*, leader_first, groups=4, samples=8):
     return engine.stats
 
 
-def test_groups_of_a_peaked_policy_need_fewer_steps_with_leaders_first():
+def test_groups_of_a_peaked_policy_need_fewer_steps_with_leaders_and_one_alone_as_many():
     led, plain = (play(leader_first=first) for first in (True, False))
     assert led.verify_steps < 0.9 * plain.verify_steps
     assert led.forward_passes < 0.9 * plain.forward_passes
-
-
-def test_no_slot_stays_empty_for_a_leader():
-    """A group that is alone fills the slots at once, as it does without leaders."""
     alone = [play(leader_first=first, groups=1) for first in (True, False)]
     assert alone[0].verify_steps == alone[1].verify_steps
     assert alone[0].forward_passes == alone[1].forward_passes
@@ -133,14 +127,11 @@ def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
     assert all(one.finish is FinishReason.LENGTH for one in early)
 
 
-def test_the_counters_are_of_wanted_requests_alone():
+def test_turns_made_ahead_feed_the_trees_when_they_are_whole_and_no_counter():
     engine = core()
     finish(engine, request(0, ahead=True))
     assert (engine.stats.requests, engine.stats.tokens, engine.stats.verify_steps) == (0, 0, 0)
     assert engine.stats.forward_passes > 0
-
-
-def test_turns_made_ahead_feed_the_trees_when_they_are_whole():
     engine, whole, broken = core(), request(0, ahead=True), request(1, ahead=True, tokens=30)
     finish(engine, whole)
     add(engine, broken, steps=1)
@@ -176,15 +167,11 @@ def test_what_will_take_longest_is_admitted_first_and_says_what_it_says_in_any_o
         one.expected = float(sizes[number]) * known
         one.deliver = lambda done: ended.append(sizes[done.seed])
     engine = core(slots=1, speculation=None)
-    add(engine, *requests)
-    while engine.busy:
-        engine.step()
+    finish(engine, *requests)
     assert ended == (sorted(sizes, reverse=True) if known else sizes)
     alone = core(slots=5, speculation=None)
     again = [request(number, tokens=size) for number, size in enumerate(sizes)]
-    add(alone, *again)
-    while alone.busy:
-        alone.step()
+    finish(alone, *again)
     assert [one.tokens for one in requests] == [one.tokens for one in again]
 
 
@@ -195,9 +182,7 @@ def test_few_requests_draft_more_and_say_the_same():
         said = []
         for _ in range(4):
             one = request(0, tokens=24)
-            add(engine, one)
-            while engine.busy:
-                engine.step()
+            finish(engine, one)
             said.append(one.tokens)
         return said, engine.stats.forward_passes, engine.stats.accepted
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 
@@ -103,9 +101,6 @@ def test_new_weights_are_used_at_once_and_stale_keys_are_not(prompts):
     assert [t.token_ids for t in before] != [t.token_ids for t in expected]
     assert {t.weights_version for t in after} == {3}
     assert {t.cached_tokens for t in after} == {0}
-
-
-def test_weights_may_change_in_the_middle_of_a_turn(prompts):
     old, new = tiny_llama(seed=0), tiny_llama(seed=1)
     core = EngineCore(Policy(old), LocalEngineConfig(max_context=128, speculation=None), None)
     before_step(core, 5, lambda: core.update_weights(new.state_dict().items(), None))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path
@@ -155,12 +153,9 @@ async def test_a_closed_engine_says_so(prompts):
         await engine.generate(TurnRequest(prompts[0], Sampling()))
 
 
-def test_a_context_beyond_the_models_positions_is_refused():
+def test_a_context_beyond_the_models_positions_and_a_missing_directory_are_refused():
     with pytest.raises(ValueError, match="the model has 256 positions"):
         LocalEngine(tiny_llama(), config=LocalEngineConfig(max_context=512))
-
-
-def test_a_missing_model_directory_is_named():
     with pytest.raises(FileNotFoundError, match=r"no model directory at \./nowhere"):
         LocalEngine.from_pretrained("./nowhere")
 
@@ -176,9 +171,6 @@ async def test_a_store_that_the_engine_makes_knows_the_models_end_tokens():
     model.generation_config.eos_token_id = [5, 9]
     with LocalEngine(model, config=CONFIG, forest=ForestConfig(end_tokens=frozenset({3}))) as engine:
         assert engine.forest.config.end_tokens == {3, 5, 9}
-
-
-async def test_without_speculation_there_is_no_store():
     with LocalEngine(tiny_llama(), config=replace(CONFIG, speculation=None), forest=ForestConfig()) as engine:
         assert engine.forest is None
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 import transformers
@@ -67,13 +65,10 @@ def test_a_sliding_window_changes_the_output():
     assert run_core(model, prompt, Sampling(temperature=0, max_tokens=16))[0].logprobs != windowed.logprobs
 
 
-def test_a_model_whose_attention_cannot_be_replaced_is_refused():
+def test_a_model_whose_attention_cannot_be_replaced_or_has_soft_capping_is_refused():
     config = transformers.MambaConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, state_size=4)
     with pytest.raises(ValueError, match="does not let its attention be replaced"):
         Policy(transformers.MambaForCausalLM(config))
-
-
-def test_soft_capping_is_refused():
     config = transformers.Gemma2Config(**SMALL)
     model = transformers.Gemma2ForCausalLM(config).double()
     with pytest.raises(NotImplementedError, match="soft-capping"):

@@ -1,7 +1,5 @@
 """Large linear layers of a policy on the CPU: the same laws, and weights that follow every update."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

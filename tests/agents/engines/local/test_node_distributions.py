@@ -1,8 +1,7 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
+from laws.token_counts import token_counts, token_counts_on_paths
 from tables import table
 
 from turntree.agents.engines.local.node_distributions import (
@@ -15,7 +14,7 @@ from turntree.agents.engines.local.penalties import Penalties
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState, DraftBatch
-from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 from turntree.spec_tree.rules.verify import root
 
 SIZE = 24

@@ -1,7 +1,5 @@
 """Norms of a policy on the CPU: the compiled loop where it computes the same, else the model's."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 
@@ -74,13 +72,6 @@ async def test_without_top_the_position_behind_the_last_token_costs_nothing(engi
     assert engine.stats().scored == 9
 
 
-async def test_nothing_to_score_is_still_a_law(engine, prompts):
-    assert (await engine.score(prompts[0], [], Sampling())).logprobs == ()
-    found = await engine.score(prompts[0], [], Sampling(), top=32)
-    assert found.top.ids.shape == (1, 32)
-    assert np.exp(found.top.logprobs).sum() == pytest.approx(1.0, abs=1e-5)
-
-
 async def test_a_turn_that_goes_on_from_scored_tokens_finds_their_keys_and_values(engine, prompts):
     prompt, tokens = prompts[2], list(range(20))
     first = await engine.score(prompt, tokens, Sampling())
@@ -132,12 +123,16 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     assert (done[0].top.ids.shape, done[0].weights_version) == ((26, 2), 4)
 
 
-async def test_what_does_not_fit_is_not_scored(engine, prompts):
+async def test_what_does_not_fit_is_not_scored_and_nothing_to_score_is_still_a_law(engine, prompts):
     with pytest.raises(ValueError, match=r"have 5 \+ 124 tokens, max_context is 128"):
         await engine.score(prompts[0], [1] * 124, Sampling())
     with pytest.raises(ValueError, match="the text to score holds token -1"):
         await engine.score(prompts[0], [-1], Sampling())
     assert len((await engine.score(prompts[0], [1] * 123, Sampling(), top=1)).logprobs) == 123
+    assert (await engine.score(prompts[0], [], Sampling())).logprobs == ()
+    found = await engine.score(prompts[0], [], Sampling(), top=32)
+    assert found.top.ids.shape == (1, 32)
+    assert np.exp(found.top.logprobs).sum() == pytest.approx(1.0, abs=1e-5)
 
 
 async def test_aborted_scoring_says_so(model, prompts):

@@ -1,7 +1,5 @@
 """Attention of short rows in compiled loops."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -96,9 +94,7 @@ def test_nodes_that_do_not_see_their_ancestors_are_noticed() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_neither_the_rest_of_the_batch_nor_threads_change_a_bit_of_a_short_row(
-    threads: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_the_rest_of_the_batch_nor_threads_change_a_bit_of_a_short_row(threads, dtype, monkeypatch):
     step = random_step(3)
     new = tokens_of(step, dtype)
     rows = range(len(step.slot) - 1)

@@ -1,7 +1,5 @@
 """Which slot a request gets, and which keys and values are copied for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

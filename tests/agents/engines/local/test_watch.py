@@ -1,7 +1,5 @@
 """A turn that is watched: each token is shown once, in order, and the watcher may end it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

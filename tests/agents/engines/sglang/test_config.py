@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -28,6 +26,7 @@ def test_the_worker_reads_the_settings_that_the_engine_was_given():
     settings = SglangSettings(widths=(1, 4), min_probability=0.3, adaptive=False, forest=forest)
     config = SglangEngineConfig(draft_tokens=8, speculation=settings)
     assert settings_from_environment({VARIABLE: config.to_variable()}) == settings
+    assert settings_from_environment({}) == settings_from_environment({VARIABLE: ""}) == SglangSettings()
 
 
 def test_drafts_are_server_arguments():
@@ -38,6 +37,8 @@ def test_drafts_are_server_arguments():
     assert "speculative_algorithm" not in SglangEngineConfig().to_engine_args("m")
     hidden = SglangEngineConfig(draft_tokens=6, speculation=SglangSettings(replace_ngram=True)).to_engine_args("m")
     assert hidden["speculative_algorithm"] == "NGRAM"
+    config = SglangEngineConfig(engine_args={"speculative_algorithm": "NGRAM"})
+    assert (config.speculates, config.to_engine_args("m")["speculative_algorithm"]) == (True, "NGRAM")
 
 
 @pytest.mark.parametrize(("fields", "message"), table(__file__, "impossible_engines"))
@@ -46,23 +47,11 @@ def test_an_engine_that_cannot_be_is_refused(fields, message):
         SglangEngineConfig(**fields)
 
 
-def test_another_drafter_goes_alone():
-    config = SglangEngineConfig(engine_args={"speculative_algorithm": "NGRAM"})
-    assert (config.speculates, config.to_engine_args("m")["speculative_algorithm"]) == (True, "NGRAM")
-
-
-def test_without_the_variable_there_are_the_defaults():
-    assert settings_from_environment({}) == settings_from_environment({VARIABLE: ""}) == SglangSettings()
-
-
-def test_the_widest_is_always_among_the_widths():
+def test_the_widest_is_always_among_the_widths_two_on_an_accelerator():
     assert SglangSettings().widths_within(8) == (1, 2, 4, 8)
     assert SglangSettings().widths_within(1) == (1,)
     assert SglangSettings(widths=(4,)).widths_within(4) == (4,)
     assert SglangSettings(widths=(1, 16)).widths_within(6) == (1, 6)
-
-
-def test_on_an_accelerator_there_are_two_widths_unless_more_are_asked_for():
     assert SglangSettings().widths_within(9, device="cuda") == (1, 9)
     assert SglangSettings(widths=(1, 4)).widths_within(9, device="cuda") == (1, 4, 9)
 

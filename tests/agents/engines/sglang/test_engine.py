@@ -1,7 +1,5 @@
 """``SglangEngine`` over a real engine on the CPU, drafting whatever the store offers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
@@ -139,9 +137,7 @@ async def test_penalties_are_refused_where_trees_are_verified(engine: SglangEngi
         await engine.generate(TurnRequest(PROMPT, Sampling(frequency_penalty=0.5)))
 
 
-async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(
-    engine: SglangEngine, policy: PolicyLaw
-) -> None:
+async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(engine, policy):
     """The weights that come between say the next token in the stead of each."""
     import torch
 
@@ -158,9 +154,7 @@ async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(
     assert steps(again) <= 3 * 24 / 4
 
 
-async def test_turns_of_another_engine_come_in_at_a_flush(
-    engine: SglangEngine, policy: PolicyLaw, exchange: Path
-) -> None:
+async def test_turns_of_another_engine_come_in_at_a_flush(engine, policy, exchange):
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
@@ -212,9 +206,7 @@ class TestRunAhead(RunAheadChecks):
     ("argument", "value"),
     [("speculative_accept_threshold_single", 0.9), ("page_size", 16), ("speculative_num_draft_tokens", 0)],
 )
-def test_a_server_that_would_be_wrong_does_not_start(
-    engine: SglangEngine, folder: Path, argument: str, value: float
-) -> None:
+def test_a_server_that_would_be_wrong_does_not_start(engine, folder, argument, value):
     from sglang.srt.server_args import ServerArgs
 
     good = {**CPU_ARGS, "model_path": str(folder), "skip_tokenizer_init": True, "speculative_algorithm": "TURNTREE"}

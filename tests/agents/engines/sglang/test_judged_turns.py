@@ -1,7 +1,5 @@
 """Turns given as drafts to a real SGLang on the CPU, judged in one pass over prompt and draft."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -176,9 +174,7 @@ async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine:
 
 
 @pytest.mark.parametrize("fault", ["noise of the position before", "the draft is believed"])
-async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(
-    engine: SglangEngine, monkeypatch: pytest.MonkeyPatch, fault: str
-) -> None:
+async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(engine, monkeypatch, fault):
     """Control of the tests above."""
     sampling = Sampling(max_tokens=LENGTH, seed=2)
     plain = await engine.generate(asked(PROMPT, sampling))

@@ -1,7 +1,5 @@
 """The client of a server, over a stand-in that answers as SGLang does."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any
@@ -108,15 +106,12 @@ async def test_a_turn_is_token_ids_with_what_is_known_of_them(server, stand_in):
     assert (state_of(sent), seed_of(sent), draft_of(sent)) == (state, 3, [3, 2])
 
 
-async def test_scores_are_made_of_the_log_probabilities_of_the_prompt(server):
+async def test_scores_are_made_of_the_prompts_log_probabilities_and_laws_after_cuts_of_the_recorded(server):
     scores = await server.score(PROMPT, (3, 0), Sampling(), top=2)
     assert scores.logprobs == pytest.approx((LAW[3], LAW[0]))
     assert scores.top.ids.shape == (3, 2)
     cut = await server.score(PROMPT, (0, 3), Sampling(top_k=2))
     assert cut.logprobs == pytest.approx((np.log(4 / 7), -np.inf))
-
-
-async def test_the_law_after_cuts_is_made_of_the_recorded_tokens_or_left_out(server):
     cut = await server.generate(TurnRequest(PROMPT, Sampling(max_tokens=2, top_k=2, top_logprobs=2)))
     np.testing.assert_allclose(np.exp(cut.top.logprobs), [[4 / 7, 3 / 7]] * 2, rtol=1e-6)
     assert cut.behaviour_logprobs == pytest.approx(np.log([4 / 7, 3 / 7]))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -37,17 +35,11 @@ def run(budget: ChainBudget, *, rows: int, hits: float, cost: Any, steps: int = 
     return allowed
 
 
-def test_drafts_that_come_true_and_cost_nothing_are_allowed_in_full() -> None:
+def test_drafts_are_allowed_as_they_come_true_and_steps_that_read_prompts_teach_nothing() -> None:
     allowed = run(ChainBudget(DrafterSettings(), 4, 4096), rows=4, hits=0.95, cost=lambda tokens: 0.01)
     assert np.mean(np.array(allowed[100:]) >= 12) > 0.9
-
-
-def test_drafts_that_never_come_true_are_given_up() -> None:
     allowed = run(ChainBudget(DrafterSettings(), 4, 4096), rows=16, hits=0.0, cost=lambda tokens: 0.001 * tokens)
     assert np.mean(np.array(allowed[100:]) == 0) > 0.9
-
-
-def test_steps_that_mostly_read_prompts_teach_nothing() -> None:
     allowed = run(ChainBudget(DrafterSettings(), 4, 4096), rows=4, hits=0.95, cost=lambda tokens: 0.01, read=1000)
     assert max(allowed) <= 2
 
@@ -74,9 +66,7 @@ def test_drafts_leave_room_for_all_requests_in_a_step_of_the_engine(rows: int, n
         (100, 256, "cpu", 100),
     ],
 )
-def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_otherwise(
-    given: int | None, rows: int, device: str, allowed: int
-) -> None:
+def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_otherwise(given, rows, device, allowed):
     settings = DrafterSettings(adaptive=False, max_step_tokens=given)
     budget = ChainBudget(settings, 8, 8192, device=device)
     assert budget.most(rows) == budget.allow(rows).nodes == allowed

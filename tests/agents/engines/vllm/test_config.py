@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from pkgutil import resolve_name
 from types import SimpleNamespace
@@ -14,15 +12,12 @@ from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_c
 from turntree.spec_tree import ForestConfig
 
 
-def test_the_engine_says_what_turntree_reads() -> None:
+def test_the_engine_says_what_turntree_reads_and_each_draws_its_own_noise() -> None:
     arguments = VllmEngineConfig(max_batch=3, max_context=99, seed=4).to_engine_args("m", on_cpu=True)
     wanted = {"model": "m", "max_num_seqs": 3, "max_model_len": 99, "seed": 4, "max_logprobs": -1}
     wanted |= {"logprobs_mode": "processed_logprobs", "worker_extension_cls": WORKER_EXTENSION}
     assert wanted.items() <= arguments.items()
     assert not {"speculative_config", "kv_cache_memory_bytes"} & arguments.keys()
-
-
-def test_two_engines_without_a_seed_draw_other_noise() -> None:
     assert len({VllmEngineConfig().to_engine_args("m", on_cpu=True)["seed"] for _ in range(8)}) > 1
 
 
@@ -37,9 +32,6 @@ def test_arguments_of_vllm_go_through_but_not_those_that_turntree_sets() -> None
     assert config.to_engine_args("m", on_cpu=False)["tensor_parallel_size"] == 2
     with pytest.raises(ValueError, match="logprobs_mode"):
         VllmEngineConfig(engine_args={"logprobs_mode": "raw_logprobs"})
-
-
-def test_sizes_must_be_positive() -> None:
     with pytest.raises(ValueError, match="max_batch must be at least 1, got 0"):
         VllmEngineConfig(max_batch=0)
 
@@ -49,6 +41,10 @@ def test_settings_come_back_from_vllm_s_configuration_as_they_went_in() -> None:
     settings = DrafterSettings(min_probability=0.25, adaptive=False, max_step_tokens=40, forest=forest)
     travelled = json.loads(json.dumps(settings.to_additional_config()))
     assert DrafterSettings.from_additional_config(travelled) == settings
+    assert DrafterSettings.from_additional_config({"other": 1}) == DrafterSettings()
+    assert DrafterSettings.from_additional_config(None) == DrafterSettings()
+    assert resolve_name(speculative_config(6)["model"]) is ForestDrafter
+    assert speculative_config(6)["num_speculative_tokens"] == 6
 
 
 def test_a_store_s_bound_leaves_what_else_a_configuration_says() -> None:
@@ -64,20 +60,10 @@ def test_a_store_s_bound_leaves_what_else_a_configuration_says() -> None:
         with_forest(3, forest)
 
 
-def test_a_configuration_of_others_gives_the_defaults() -> None:
-    assert DrafterSettings.from_additional_config({"other": 1}) == DrafterSettings()
-    assert DrafterSettings.from_additional_config(None) == DrafterSettings()
-
-
 @pytest.mark.parametrize(("section", "message"), table(__file__, "impossible_sections"))
 def test_what_cannot_be_is_refused_by_name(section: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DrafterSettings.from_additional_config({"turntree": section})
-
-
-def test_vllm_is_told_the_drafter_and_the_length_of_its_drafts() -> None:
-    assert resolve_name(speculative_config(6)["model"]) is ForestDrafter
-    assert speculative_config(6)["num_speculative_tokens"] == 6
 
 
 @pytest.mark.parametrize(
@@ -85,9 +71,7 @@ def test_vllm_is_told_the_drafter_and_the_length_of_its_drafts() -> None:
     [(False, 2, {2, 9}), (True, None, {9}), (False, None, {2, 9})],
     ids=["the end token has a name", "it is to be ignored", "an older version has no name for it"],
 )
-def test_a_request_ends_at_its_stop_tokens_and_at_the_model_s_end(
-    ignore_eos: bool, named: int | None, expected: set[int]
-) -> None:
+def test_a_request_ends_at_its_stop_tokens_and_at_the_model_s_end(ignore_eos, named, expected):
     parameters = SimpleNamespace(
         stop_token_ids=[9], ignore_eos=ignore_eos, eos_token_id=named, all_stop_token_ids={2, 9}
     )

@@ -1,7 +1,5 @@
 """The repaired function against vLLM's own. A test that fails here because vLLM is right wants the repair removed."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from inspect import signature
@@ -80,9 +78,7 @@ def test_the_draw_after_a_rejected_draft_takes_what_its_caller_gives(monkeypatch
 
 
 @pytest.mark.vllm
-def test_vllm_s_output_layer_keeps_a_copy_of_weights_that_change_and_a_packed_one_has_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_vllm_s_output_layer_keeps_a_copy_of_weights_that_change_and_a_packed_one_has_them(monkeypatch):
     """The engine with the embedding's weights in its output layer is in ``test_engine_training``."""
     module = importlib.import_module("vllm.model_executor.layers.vocab_parallel_embedding")
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,9 +32,6 @@ def test_min_p_is_refused_where_drafts_are_verified_and_only_there() -> None:
     with pytest.raises(UnsupportedSampling, match=r"min_p=0\.1"):
         parameters(Sampling(min_p=0.1), speculates=True)
     assert parameters(Sampling(min_p=0.1), speculates=False)["min_p"] == 0.1
-
-
-def test_a_temperature_that_vllm_would_raise_is_refused() -> None:
     with pytest.raises(UnsupportedSampling, match=r"0\.001"):
         parameters(Sampling(temperature=0.001), speculates=False)
     assert parameters(Sampling(temperature=0), speculates=False)["temperature"] == 0
@@ -55,9 +50,6 @@ def test_a_completion_says_which_law_drew_its_tokens() -> None:
     assert drawn.logprobs == drawn.behaviour_logprobs == (-2.0, -0.5)
     assert drawn.top.ids.tolist() == [[4, 3], [1, 0]]
     assert made(Sampling()).top is None
-
-
-def test_a_greedy_token_was_certain_and_keeps_the_policys_logprob() -> None:
     greedy = made(Sampling(temperature=0, top_logprobs=2))
     assert (greedy.logprobs, greedy.behaviour_logprobs) == ((-2.0, -0.5), (0.0, 0.0))
     assert greedy.top.logprobs.tolist() == [[0.0, -np.inf]] * 2

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -40,9 +38,7 @@ def runner() -> ScriptedRunner:
     ],
     ids=["the wire's state", "without one the prompt's tokens", "and where it cannot be read"],
 )
-def test_the_key_of_a_turn(
-    runner: ScriptedRunner, extra: Any, key: DialogueState, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_key_of_a_turn(runner, extra, key, said, caplog):
     others = {DialogueState(exact=9, task="x"), DialogueState(exact=8), DialogueState.from_tokens(PROMPT)} - {key}
     runner.say("a", PROMPT, TURN, extra_args=extra)
     assert runner.drafter.forest.finished([key, *others]) == [1, 0, 0]
@@ -50,9 +46,7 @@ def test_the_key_of_a_turn(
 
 
 @pytest.mark.parametrize(("given", "drafted"), [({}, []), ({"stop": ["\n"]}, TURN[1:3])], ids=["aborted", "text"])
-def test_a_turn_that_goes_early_is_kept_out_unless_text_may_have_ended_it(
-    runner: ScriptedRunner, given: dict[str, Any], drafted: list[int]
-) -> None:
+def test_a_turn_that_goes_early_is_kept_out_unless_text_may_have_ended_it(runner, given, drafted):
     runner.add("a", PROMPT, TURN, **given)
     for _ in range(3):
         runner.step()
@@ -92,9 +86,7 @@ def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path: Path) ->
     assert passes[str(tmp_path / "past.npz")] < passes[""] == len(TURN)
 
 
-def test_engines_that_share_a_folder_draft_from_each_others_turns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_that_share_a_folder_draft_from_each_others_turns(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(leads=False)
 
@@ -189,9 +181,7 @@ def test_the_caller_s_guess_is_drafted_while_it_comes_true(runner: ScriptedRunne
     assert runner.drafter.take_stats("a") == (2, 4, 3)
 
 
-def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(tmp_path, monkeypatch):
     monkeypatch.setenv(FOLDER, str(tmp_path))
     poison = FolderExchange(tmp_path, "other")
     for number, token in enumerate((VOCABULARY, 2**31 - 1)):
@@ -208,9 +198,7 @@ def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(
     assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [4]
 
 
-def test_a_turn_that_is_said_again_takes_fewer_steps_unless_the_drafter_is_off_which_learns_all_the_same(
-    runner: ScriptedRunner,
-) -> None:
+def test_a_turn_that_is_said_again_takes_fewer_steps_unless_the_drafter_is_off_which_learns_all_the_same(runner):
     runner.drafter.settings = replace(runner.drafter.settings, enabled=False)
     assert [runner.say(name, PROMPT, TURN) for name in "ab"] == [len(TURN)] * 2
     runner.drafter.settings = replace(runner.drafter.settings, enabled=True)
@@ -277,9 +265,7 @@ def test_a_turn_whose_end_was_drafted_is_kept_without_what_was_sampled_behind_it
     assert turns_in(runner.drafter.forest.tree(state)) == {tuple(TURN): 3, (1,): 1}
 
 
-def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(
-    runner: ScriptedRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(runner, monkeypatch):
     for name in "ab":
         runner.say(name, PROMPT, TURN)
     runner.add("c", PROMPT, TURN)
@@ -302,9 +288,7 @@ def test_drafts_are_made_while_vllm_goes_on_and_are_there_when_it_takes_them(
     assert runner.step()["c"] == TURN[1:5]
 
 
-def test_while_the_budget_rests_no_other_thread_is_asked_and_turns_are_kept_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_while_the_budget_rests_no_other_thread_is_asked_and_turns_are_kept_all_the_same(monkeypatch):
     runner = ScriptedRunner(DrafterSettings())
     asked, submit = [], runner.drafter._thread.submit
     monkeypatch.setattr(runner.drafter._thread, "submit", lambda *given: (asked.append(given), submit(*given))[1])

@@ -1,7 +1,5 @@
 """vLLM itself behind the engine protocol, with turntree's drafter in it: one engine for the whole module."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,9 +47,7 @@ class TestVllm(OwnEngineChecks):
         return int(figures["held_rollouts"]), int(figures["held_live"])
 
 
-async def test_turns_of_another_engine_come_in_through_the_folder(
-    engine: VllmEngine, policy: PolicyLaw, exchange: Path
-) -> None:
+async def test_turns_of_another_engine_come_in_through_the_folder(engine, policy, exchange):
     prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
     turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
     other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)

@@ -1,7 +1,5 @@
 """The client against a real ``vllm serve`` with turntree's drafter in it: one server for the whole module."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -69,9 +67,7 @@ def test_a_model_is_evaluated_inside_a_server(engine: VllmServer, url: str, fold
     evaluated("vllm", url, folder, tmp_path / "episodes.jsonl")
 
 
-async def test_messages_are_answered_as_the_tokens_of_their_template_are(
-    engine: VllmServer, url: str, chatml: Any, folder: Path
-) -> None:
+async def test_messages_are_answered_as_the_tokens_of_their_template_are(engine, url, chatml, folder):
     """The same episode by messages and by tokens: the server renders and reads as the renderer does."""
     env = make("turntree/Arithmetic-v0", system_prompt="Add.")
     limits = Limits(max_turns=3, max_turn_tokens=8)

@@ -1,7 +1,5 @@
 """Which CUDA graph vLLM takes for a step with turntree's drafter, by vLLM's own dispatcher. No graph runs here."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

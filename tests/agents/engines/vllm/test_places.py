@@ -1,8 +1,6 @@
 """The places of vLLM that turntree relies on are as it expects them, in the version that runs here and in 0.24.0,
 which verl 0.9.1 pins."""
 
-from __future__ import annotations
-
 import copy
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """A real vLLM with keys and values for one long turn at a time: who loses them is a matter of priority."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

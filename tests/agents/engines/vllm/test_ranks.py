@@ -4,8 +4,6 @@ Not here: pipelines. vLLM 0.28's CPU build fails at the first pass of the second
 has no ``intermediate_tensors``, which the profiling on accelerators makes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

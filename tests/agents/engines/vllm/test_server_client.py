@@ -1,7 +1,5 @@
 """The client of a vLLM server against one that is made up; ``test_engine_server`` asks a real one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -58,9 +56,6 @@ async def test_given_tokens_are_scored_by_the_prompts_log_probabilities() -> Non
     with server.client() as engine:
         scores = await engine.score((5,), (6, 2), Sampling())
     assert (server.asked[0]["prompt"], scores.logprobs) == ([5, 6, 2], (-0.25, -3.0))
-
-
-async def test_laws_that_need_the_whole_vocabulary_are_not_scored_over_http() -> None:
     with Server().client() as engine, pytest.raises(ValueError, match=r"top_p=0\.5"):
         await engine.score((5,), (6, 2), Sampling(top_p=0.5))
 
@@ -83,9 +78,6 @@ async def test_a_refusal_is_told_with_the_servers_own_words() -> None:
 def test_a_model_that_is_not_there_is_named_with_those_that_are() -> None:
     with pytest.raises(ServerError, match="no model 'large'; it has small"):
         Server().client(model="large")
-
-
-def test_no_server_is_said_to_be_none() -> None:
     with pytest.raises(ServerError, match="vllm serve"):
         VllmServer("http://127.0.0.1:9")
 

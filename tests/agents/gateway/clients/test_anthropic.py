@@ -1,7 +1,5 @@
 """Anthropic's own client over the gateway: text, tools, streams, errors, and a session of three turns in one row."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

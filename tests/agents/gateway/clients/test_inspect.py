@@ -1,7 +1,5 @@
 """Inspect: a task of local JSON over the gateway, scored by ``turntree.rewards``; a server is killed in the middle."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

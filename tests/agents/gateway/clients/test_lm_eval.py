@@ -1,7 +1,5 @@
 """lm-evaluation-harness: a local task over the gateway has the score that ``turntree eval`` finds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

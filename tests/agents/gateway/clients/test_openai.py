@@ -1,7 +1,5 @@
 """OpenAI's own client against ``turntree serve``, which drafts or does not: dialogues are equal token for token."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenAI's agents SDK, which knows nothing of turntree: an agent with two tools plays over the gateway."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

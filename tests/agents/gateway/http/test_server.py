@@ -1,7 +1,5 @@
 """Connections that are silent, slow or broken hold nothing, and SIGTERM ends the server in order."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -186,9 +184,7 @@ def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_beside_any_number_of_silent_connections_a_client_is_served(
-    engine: SpokenEngine, renderer: Renderer, key: str | None, monkeypatch: pytest.MonkeyPatch
-):
+def test_beside_any_number_of_silent_connections_a_client_is_served(engine, renderer, key, monkeypatch):
     monkeypatch.setattr(server, "Strangers", lambda loop: Strangers(loop, most=40, most_of_one=20))
     headers = {"Authorization": f"Bearer {key}"}
     with gateway_at(engine, renderer, api_key=key) as served, contextlib.ExitStack() as held:
@@ -237,9 +233,7 @@ def test_beside_any_number_of_silent_connections_a_client_is_served(
         ({"Origin": "http://ui.example"}, {"allowed_origins": ("*",)}, 200),
     ],
 )
-def test_a_page_of_somebody_else_is_refused_whatever_name_leads_it_here(
-    engine: SpokenEngine, renderer: Renderer, headers: dict[str, str], fields: dict[str, Any], status: int
-):
+def test_a_page_of_somebody_else_is_refused_whatever_name_leads_it_here(engine, renderer, headers, fields, status):
     app = make_app(Gateway(engine, renderer, GatewaySettings(model="tiny", max_context=64, **fields)))
     client = TestClient(app, base_url="http://localhost")
     for path in ("/v1/models", "/health", "/metrics"):

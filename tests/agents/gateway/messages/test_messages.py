@@ -1,7 +1,5 @@
 """Anthropic's Messages API over real HTTP: blocks, events, refusals, and the sessions of chats."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,9 +111,7 @@ def test_a_wrong_order_of_events_is_noticed(served: Served, engine: SpokenEngine
         test_the_events_of_a_stream_are_the_message(served, engine, f"{CALL}{CALL}")
 
 
-def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_with_it(
-    served: Served, engine: SpokenEngine, tmp_path: Path
-):
+def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_with_it(served, engine, tmp_path):
     system = "Use the tool."
     messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "12 + 34?"}]}]
     for said in (f"Let me see. {CALL}", CALL):
@@ -152,9 +148,6 @@ def test_a_chat_goes_on_with_what_began_as_messages(served: Served, engine: Spok
         {"role": "system", "content": "Be short."}, "a", {"role": "assistant", "content": content}, "b"
     )
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
-
-
-def test_a_turn_says_which_bound_it_met(served: Served, engine: SpokenEngine):
     assert ask(served, "x", max_tokens=2).json()["stop_reason"] == "max_tokens"
     engine.say = lambda prompt: "more and more " * 400
     assert ask(served, "x", max_tokens=9999).json()["stop_reason"] == "model_context_window_exceeded"

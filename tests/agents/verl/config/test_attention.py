@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable
@@ -10,7 +8,6 @@ from omegaconf import OmegaConf
 
 from turntree.agents.verl.config.compose import Composition
 
-Compose = Callable[..., Composition]
 ON_GPUS = ("base=gpu", "engine=vllm", "size=small", "env=gsm8k", "algorithm=ppo")
 MODELS = ("actor_rollout_ref.model", "critic.model")
 
@@ -31,9 +28,7 @@ def attention(composition: Composition) -> list[tuple[bool, str | None]]:
     return [(model.use_remove_padding, model.override_config.get("attn_implementation")) for model in chosen]
 
 
-def test_a_training_on_gpus_without_flash_attention_takes_pytorchs_and_says_so(
-    composed: Compose, flash_attention: Callable[[bool], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_training_on_gpus_without_flash_attention_takes_pytorchs_and_says_so(composed, flash_attention, caplog):
     flash_attention(False)
     assert attention(composed(*ON_GPUS, config=None)) == [(False, "sdpa")] * 2
     (said,) = [record.getMessage() for record in caplog.records if "flash-attn" in record.getMessage()]
@@ -42,9 +37,7 @@ def test_a_training_on_gpus_without_flash_attention_takes_pytorchs_and_says_so(
     assert attention(composed(*ON_GPUS, eager, config=None))[0] == (False, "eager"), "what needs no flash-attn stays"
 
 
-def test_one_with_flash_attention_or_on_the_cpu_is_left_as_it_is(
-    composed: Compose, flash_attention: Callable[[bool], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_with_flash_attention_or_on_the_cpu_is_left_as_it_is(composed, flash_attention, caplog):
     caplog.set_level(logging.WARNING)
     flash_attention(True)
     assert attention(composed(*ON_GPUS, config=None)) == [(True, None)] * 2

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,9 +233,7 @@ def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept:
 
 @pytest.mark.parametrize("base", [GPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
-def test_a_context_is_never_beyond_the_models_own(
-    base: list[str], model: int, places: int | None, tmp_path: Path
-) -> None:
+def test_a_context_is_never_beyond_the_models_own(base, model, places, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
     fits = verls(base, f"actor_rollout_ref.model.path={tmp_path}")
     longest = fits.data.max_prompt_length + fits.data.max_response_length
@@ -245,14 +242,11 @@ def test_a_context_is_never_beyond_the_models_own(
     assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
 
 
-def test_sglang_captures_few_batch_sizes_with_drafts_unless_they_are_given() -> None:
+def test_sglang_captures_few_batch_sizes_with_drafts_and_what_is_given_in_its_words_stays() -> None:
     own = f"{ROLLOUT}.engine_kwargs.sglang"
     assert arguments(verls(SGLANG, f"{own}.cuda_graph_max_bs=256"))["cuda_graph_bs"] == graph_sizes(256)
     assert arguments(verls(SGLANG, f"+{own}.cuda_graph_bs=[3]"))["cuda_graph_bs"] == [3]
     assert "cuda_graph_bs" not in arguments(verls(SGLANG, "speculation=none"))
-
-
-def test_a_context_that_is_named_in_sglangs_words_is_verls_as_well() -> None:
     rollout = verls(SGLANG, f"{ROLLOUT}.engine_kwargs.sglang.context_length=9000").actor_rollout_ref.rollout
     assert (rollout.max_model_len, rollout.engine_kwargs.sglang.context_length) == (9000, 9000)
 
@@ -270,6 +264,8 @@ def test_an_adapter_beside_graphs_of_two_widths_is_refused_before_the_start() ->
 def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
     config = verls(base, "speculation=none")
     assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
+    replayed = arguments(verls(base, "speculation=[none,replay]"))
+    assert not {"speculative_config", "speculative_algorithm"} & replayed.keys(), "stored turns need no drafts"
     assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
 
 
@@ -314,12 +310,6 @@ def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
 
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
-def test_stored_turns_are_replayed_without_drafts_as_well(base: list[str]) -> None:
-    config = verls(base, "speculation=[none,replay]")
-    assert not {"speculative_config", "speculative_algorithm"} & arguments(config).keys()
-
-
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
 def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -335,9 +325,7 @@ def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine
 
 
 @pytest.mark.parametrize("base", [["engine=vllm", *SGLANG[1:]], SGLANG], ids=["vllm", "sglang"])
-def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(
-    base: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(base, monkeypatch):
     two = "trainer.n_gpus_per_node=2"
     monkeypatch.setenv(FOLDER, "/turns")
     with pytest.raises(ConfigError, match=rf"got two: {FOLDER}=/turns names a folder.* set exchange=null"):
@@ -373,9 +361,7 @@ def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> 
         ("grpo_gsm8k_sglang", [], "NGRAM", "grpo_gsm8k_1.5b_sglang_tree"),
     ],
 )
-def test_the_shipped_configurations_have_the_drafts_on(
-    name: str, overrides: list[str], drafter: str, experiment: str
-) -> None:
+def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter, experiment):
     config = compose(name, overrides).verl
     given = arguments(config)
     assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter

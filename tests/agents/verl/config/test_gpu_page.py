@@ -1,7 +1,5 @@
 """The keys of the page about GPUs are keys of a training."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

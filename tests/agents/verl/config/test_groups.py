@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,21 +41,15 @@ def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) 
     plain = composed("speculation=[none]")
     assert speculation(plain) is None
     assert mode(plain) is ReuseMode.NONE
-
-
-def test_overrides_go_over_a_way_wherever_they_stand(composed: Compose) -> None:
-    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
-    assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
+    assert composed("speculation=exact").choice.speculation == ("exact",)
 
 
 def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
     mine = "defaults: [turntree_trainer, {override speculation: [lenient]}]"
     assert mode(composed(text=mine)) is ReuseMode.LENIENT
     assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
-
-
-def test_one_way_needs_no_list(composed: Compose) -> None:
-    assert composed("speculation=exact").choice.speculation == ("exact",)
+    composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
+    assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
 
 
 def test_options_alone_make_a_training_named_after_them(composed: Compose) -> None:
@@ -92,9 +84,6 @@ def test_a_group_named_on_the_command_line_replaces_that_of_the_file(composed: C
     composition = composed("algorithm=ppo")
     assert composition.verl.algorithm.adv_estimator == "gae"
     assert composition.settings.run_dir == "runs/grpo_arithmetic_cpu"
-
-
-def test_what_a_file_says_itself_goes_over_its_options(composed: Compose) -> None:
     mine = "defaults: [turntree_trainer, {override algorithm: dapo}, _self_]\n"
     mine += "actor_rollout_ref: {actor: {clip_ratio_high: 0.3}}"
     actor = composed(text=mine).verl.actor_rollout_ref.actor
@@ -131,20 +120,17 @@ def test_what_is_done_to_a_configuration_is_not_in_the_next_one() -> None:
     assert second.data.train_batch_size == batch > 1
 
 
-def test_hydra_overrides_are_quoted_whatever_an_option_is_called(composed: Compose) -> None:
-    with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
-        composed("speculation=[7]")
-
-
 @pytest.mark.parametrize(("overrides", "message"), table(__file__, "incompatible_options"))
 def test_options_that_do_not_go_together_are_refused(composed: Compose, overrides: list[str], message: str) -> None:
     with pytest.raises(Incompatible, match=message):
         composed(*overrides[1:], config=overrides[0])
 
 
-def test_every_option_is_part_of_some_combination() -> None:
+def test_every_option_is_part_of_some_combination_and_any_name_of_one_is_quoted(composed: Compose) -> None:
     met = {option for choice in offered() for option in choice.options}
     assert met >= {(group, name) for group in GROUPS for name in list_options(group)}
+    with pytest.raises(ConfigError, match="unknown key '7' in speculation"):
+        composed("speculation=[7]")
 
 
 def test_a_size_of_several_nodes_is_that_of_one_but_for_what_it_says(composed: Compose) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +24,8 @@ def test_the_micro_batches_of_a_size_are_raised_to_the_longest_row(composed: Com
     assert sizes(shorter) == [2048] * 5, "the control: those of the size"
     larger = composed(*SMALL, "critic.ppo_max_token_len_per_gpu=4096", config=None)
     assert sizes(larger) == [ROW] * 3 + [4096] * 2, "one that is larger stays"
+    shared = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
+    assert sizes(composed(*SMALL, shared, f"{MICRO_BATCHES[0]}={ROW // 2}", config=None))[0] == ROW // 2
 
 
 def test_one_that_was_set_is_refused_where_a_row_does_not_fit(composed: Compose) -> None:
@@ -40,11 +40,6 @@ def test_one_that_was_set_is_refused_where_a_row_does_not_fit(composed: Compose)
         composed(text=text)
     fixed = composed(*SMALL, "actor_rollout_ref.actor.use_dynamic_bsz=false", f"{MICRO_BATCHES[0]}=1", config=None)
     assert sizes(fixed)[0] == 1, "micro-batches by rows do not read it"
-
-
-def test_sequence_parallel_ranks_share_a_row(composed: Compose) -> None:
-    shared = "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
-    assert sizes(composed(*SMALL, shared, f"{MICRO_BATCHES[0]}={ROW // 2}", config=None))[0] == ROW // 2
 
 
 def test_verls_trainer_still_reads_the_critics_micro_batch_from_another_key() -> None:

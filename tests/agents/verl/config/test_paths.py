@@ -1,7 +1,5 @@
 """A training is started in one folder and runs in another."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -33,20 +31,14 @@ def test_places_of_a_training_are_absolute_wherever_they_stand(here: Path) -> No
     assert (model.path, composed.verl.critic.model.path) == (str(here / "models/tiny"),) * 2
     assert composed.verl.data.custom_cls.path == str(here / "filter.py")
     assert settings.env_kwargs["split"] == "train", "the name of a split, although a file has it"
-
-
-def test_a_model_is_a_place_where_an_engine_is_named_beside_it(here: Path) -> None:
     customer = {"engine": "local", "model": "models/tiny"}
     assert absolute({"customer": customer})["customer"]["model"] == str(here / "models/tiny")
     assert absolute({"model": "policy"}) == {"model": "policy"}, "the control: a name by which a program asks"
 
 
-def test_what_is_not_here_stays_as_it_is(here: Path) -> None:
+def test_what_is_not_here_stays_as_it_is_and_a_folder_that_is_no_model_is_refused(here: Path) -> None:
     left = {"path": "pkg://mine", "data": "openai/gsm8k", "file": "", "train_files": ["no.jsonl"], "lines": None}
     assert absolute(left) == left
     assert absolute({"path": "~/"}) == {"path": str(Path.home())}
-
-
-def test_a_folder_that_is_no_model_is_refused(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"the model /.*/models: there is no config\.json in that folder"):
         compose("demo", ["actor_rollout_ref.model.path=models"])

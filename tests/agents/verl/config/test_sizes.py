@@ -1,7 +1,5 @@
 """Sizes that do not fit each other are refused before a process is started, with both numbers and their keys."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -4,8 +4,6 @@ An episode has up to three turns of one token. At each the policy stops, or goes
 has a reward of its own, later turns pay more, and after the second way of the first turn the third does not come.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -125,6 +123,7 @@ def test_a_turn_is_credited_with_what_came_from_it_on() -> None:
     advantages, returns = turn_returns(rewards, mask, np.array(["a", "a"]))
     assert advantages.tolist() == [[3 - 4, 0, 2 - 4], [4 - 3, 4 - 3, 4 - 3]]
     assert returns.tolist() == [[3, 0, 2], [4, 4, 4]]
+    assert get_adv_estimator_fn(TURN_RETURNS) is turn_returns
 
 
 def test_a_masked_sample_is_in_no_baseline_and_tasks_are_apart() -> None:
@@ -132,7 +131,3 @@ def test_a_masked_sample_is_in_no_baseline_and_tasks_are_apart() -> None:
     mask = torch.tensor([[1], [1], [0], [1]])
     advantages, _ = turn_returns(rewards, mask, np.array(["a", "a", "a", "b"]))
     assert advantages.flatten().tolist() == [-2, 2, 0, 7]
-
-
-def test_verl_finds_it_by_name() -> None:
-    assert get_adv_estimator_fn(TURN_RETURNS) is turn_returns

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -38,9 +36,7 @@ def ready(buffer: OvertakenReplayBuffer, step: int, groups: dict[str, tuple[int,
         ({"a": (1, 1), "b": (2, 2), "c": (2, 2)}, {"b"}),  # a is to be judged first
     ],
 )
-def test_a_step_is_trained_on_what_was_submitted_first_once_it_is_of_the_present_weights(
-    groups: dict[str, tuple[int, int | None]], found: set[str]
-) -> None:
+def test_a_step_is_trained_on_what_was_submitted_first_once_it_is_of_the_present_weights(groups, found):
     assert ready(make(), 3, groups) == found
 
 

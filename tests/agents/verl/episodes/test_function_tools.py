@@ -19,24 +19,17 @@ def remember(word: str, context: Context) -> str:
     return word
 
 
-def test_verl_calls_a_tool_and_mistakes_are_told_to_the_model() -> None:
+def test_verl_calls_a_tool_by_the_schema_that_it_would_infer_and_mistakes_are_told_to_the_model() -> None:
     [made] = function_tools([calculator])
     assert asyncio.run(made.call({"expression": "6*7"})) == "42"
     assert asyncio.run(made.call({"expression": "1/0"})) == "Error: division by zero"
     assert asyncio.run(made.call({"formula": "1"})).startswith("Error: calculator has no argument")
-
-
-def test_the_schema_is_the_one_that_verl_would_infer() -> None:
-    [made] = function_tools([calculator])
     assert made.tool_schema == registry._build_schema_from_fn(calculator.function, "calculator")
 
 
-def test_registered_tools_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registered_tools_are_found_by_name_and_one_with_state_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FUNCTION_TOOL_REGISTRY", {})
     register([calculator])
     assert registry.get_function_tool("calculator").name == "calculator"
-
-
-def test_a_tool_with_state_is_refused() -> None:
     with pytest.raises(ToolDefinitionError, match="'remember' does"):
         function_tools([remember])

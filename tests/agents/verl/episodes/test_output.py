@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -51,15 +49,12 @@ def told(output: EpisodeOutput) -> dict[str, Any]:
     return output.extra_fields["reward_extra_info"]
 
 
-def test_tokens_lie_end_to_end_and_observations_are_masked() -> None:
+def test_tokens_lie_end_to_end_with_rewards_on_the_last_of_a_turn_and_observations_masked() -> None:
     output = lay_out(episode())
     assert output.prompt_ids == [1, 2]
     assert output.response_ids == [3, 4, 8, 8, 5]
     assert output.response_mask == [1, 1, 0, 0, 1]
     assert output.response_logprobs == [-0.5, -0.5, 0.0, 0.0, -0.5]
-
-
-def test_the_reward_of_a_turn_lies_on_its_last_token() -> None:
     row = lay_out(episode()).as_dict()
     assert row["rm_scores"].tolist() == [0.0, 0.25, 0.0, 0.0, 1.0]
     assert "turn_ends" not in row
@@ -87,9 +82,7 @@ def test_counters_are_summed_over_the_turns() -> None:
 
 
 @pytest.mark.parametrize(("masked", "failure", "undecided"), [(FAILED, 1.0, 0.0), (UNDECIDED, 0.0, 1.0)])
-def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(
-    masked: Episode, failure: float, undecided: float
-) -> None:
+def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(masked, failure, undecided):
     output = lay_out(masked)
     row, info = output.as_dict(), told(output)
     assert (row["response_mask"].sum(), row["rm_scores"].sum()) == (0, 0)
@@ -140,15 +133,12 @@ def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_m
     neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
     assert (scores, neutral) == ([1.25, 0.0, 0.25, 0.0], [1.25, 0.75, 0.25, 0.75])
     assert outputs[1].as_dict()["response_mask"].sum() == 0
-
-
-def test_a_group_that_is_masked_as_a_whole_scores_0() -> None:
     outputs = [lay_out(FAILED)] * 2
     neutralise(outputs)
     assert outputs[0].as_dict()["rm_scores"].sum() == 0
 
 
-def test_verl_may_score_it_and_finds_the_policys_words() -> None:
+def test_verl_may_score_it_by_the_policys_words_and_what_it_cannot_judge_is_masked() -> None:
     output = lay_out(episode(), score_in_verl=True)
     assert output.reward_score is None
     assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
@@ -159,9 +149,6 @@ def test_verl_may_score_it_and_finds_the_policys_words() -> None:
     assert row["response_mask"].tolist() == [1, 1, 0, 0, 1]
     assert row["extra_fields"][EPISODE]["turns"] == 2
     assert SAMPLE not in row["extra_fields"]
-
-
-def test_what_verl_could_not_judge_is_masked() -> None:
     output = lay_out(episode(), score_in_verl=True)
     output.reward_score = 0.0
     output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
@@ -178,9 +165,7 @@ def test_named_rewards_are_logged_for_every_episode() -> None:
 
 
 @pytest.mark.parametrize(("rewards", "accuracy"), table(__file__, "accuracies"))
-def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(
-    rewards: dict[str, float], accuracy: float
-) -> None:
+def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earns(rewards, accuracy):
     assert told(lay_out(episode(rewards=rewards)))["acc"] == accuracy
 
 

@@ -1,7 +1,5 @@
 """Real trainings by an unmodified verl whose reward loop scores with turntree's rewards, under either manager."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from functools import partial
@@ -59,10 +57,12 @@ def test_every_sample_has_the_same_keys_and_numbers_where_verl_averages() -> Non
     assert results[2]["suspect"] == 1.0
 
 
-def test_a_data_set_without_rules_is_an_error_that_says_what_to_declare() -> None:
+def test_a_data_set_without_rules_is_an_error_that_says_what_to_declare(rank: str) -> None:
     with pytest.raises(UnknownContract, match=r"'mine' has no rules of comparison; name those of another"):
         compute_score("mine", "5", "5")
     assert compute_score("mine", "5", "5", contract="math")["score"] == 1.0
+    with pytest.raises(ConfigError, match="rank need all samples"):
+        compute_score("math", "5", "5", rewards={"answer": 1, rank: 0.1})
 
 
 async def test_what_nobody_masks_is_raised_and_never_0() -> None:
@@ -79,11 +79,6 @@ def test_the_whole_response_of_a_dialogue_is_never_scored() -> None:
     quiet = compute_score("math", whole, GOLD, played(spoken("let me see", "I do not know")))
     assert (quiet["score"], quiet["answered"]) == (0.0, 0.0)
     assert compute_score("math", whole, GOLD, played(spoken("let me see", f"#### {GOLD}")))["score"] == 1.0
-
-
-def test_rewards_of_a_group_are_refused_one_sample_at_a_time(rank: str) -> None:
-    with pytest.raises(ConfigError, match="rank need all samples"):
-        compute_score("math", "5", "5", rewards={"answer": 1, rank: 0.1})
 
 
 @pytest.mark.parametrize("name", ["compute_score", "compute_score_async"])
@@ -157,8 +152,5 @@ async def test_a_single_turn_of_verls_own_loop_is_scored_as_it_is(chatml: Any) -
     assert scored["reward_score"] == 1.25
     with pytest.raises(Undecided):
         await ours.run_single(proto(chatml, "so\n#### 42", UNREADABLE, turns=2))
-
-
-def test_a_manager_with_unknown_rewards_is_refused(chatml: Any) -> None:
     with pytest.raises(ConfigError, match="did you mean 'answer'"):
         manager(chatml, rewards={"anser": 1})

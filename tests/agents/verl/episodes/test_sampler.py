@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 from types import SimpleNamespace
 from typing import Any
@@ -49,9 +47,7 @@ def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() ->
 @pytest.mark.parametrize(
     ("partition", "logged"), [("train", {"turntree/turns", "turntree/forward_passes"}), ("val", set())]
 )
-def test_a_training_batch_brings_turntrees_figures(
-    monkeypatch: pytest.MonkeyPatch, partition: str, logged: set[str]
-) -> None:
+def test_a_training_batch_brings_turntrees_figures(monkeypatch, partition, logged):
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
     info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "undecided": 0.0}

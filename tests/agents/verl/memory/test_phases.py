@@ -1,7 +1,5 @@
 """Byte arithmetic of every size, with each engine and in every environment."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -153,9 +151,7 @@ def test_verl_finds_the_loop_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("backend", "given"), [("turntree", True), ("vllm", False)])
-async def test_only_our_backend_is_given_the_dialogue_state(
-    rollout_config: Any, chatml: Any, row: dict[str, Any], backend: str, given: bool
-) -> None:
+async def test_only_our_backend_is_given_the_dialogue_state(rollout_config, chatml, row, backend, given):
     said = chatml("#### 5<|im_end|>", add_special_tokens=False)["input_ids"]
     rollout_config.name = backend
     played, servers = await loop(rollout_config, row, chatml, output(*said, extra_fields={"global_steps": 4}))
@@ -172,25 +168,20 @@ async def test_servers_that_are_gone_mask_the_episode(rollout_config: Any, chatm
 GONE = ActorUnavailableError("killed", None)
 
 
-async def test_a_first_turn_waits_for_a_lost_server_and_a_later_one_is_lost_with_it() -> None:
+async def test_a_first_turn_waits_so_long_for_a_lost_server_and_a_later_one_is_lost_with_it() -> None:
     servers = Servers(GONE, EngineLost("it has no weights yet"), output(1, 9), GONE)
     engine = VerlEngine(servers, backend="trtllm", look_seconds=0)
     assert (await engine.generate(TurnRequest((5,), SAMPLING))).token_ids == (1, 9)
     assert [asked["prompt_ids"] for asked in servers.asked] == [[5]] * 3
     with pytest.raises(EngineLost, match="is gone"):
         await engine.generate(TurnRequest((5, 1, 9), SAMPLING))
-
-
-async def test_a_server_that_does_not_come_back_in_time_is_an_error() -> None:
     with pytest.raises(EngineLost, match="is gone"):
         await VerlEngine(Servers(GONE), backend="trtllm", patience=0, look_seconds=0).generate(
             TurnRequest((5,), SAMPLING)
         )
 
 
-async def test_an_episode_whose_server_is_lost_is_played_again(
-    rollout_config: Any, chatml: Any, row: dict[str, Any]
-) -> None:
+async def test_an_episode_whose_server_is_lost_is_played_again(rollout_config, chatml, row):
     calls, said = (
         chatml(text + "<|im_end|>", add_special_tokens=False)["input_ids"] for text in ("calculator(1+1)", "#### 5")
     )

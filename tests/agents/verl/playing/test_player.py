@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
@@ -148,9 +146,7 @@ async def test_turns_of_a_validation_are_kept_apart_from_those_of_training(stage
 
 
 @pytest.mark.parametrize(("coupled", "seeds"), [(True, 1), (False, 2)])
-async def test_coupled_validations_have_one_noise_that_no_training_step_has(
-    stage: Stage, coupled: bool, seeds: int
-) -> None:
+async def test_coupled_validations_have_one_noise_that_no_training_step_has(stage, coupled, seeds):
     stage.settings.validation = {"coupled": coupled}
     validation: list[int | None] = []
     training: list[int | None] = []
@@ -278,9 +274,7 @@ async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) 
         ({"seeded": False, "validation": {"coupled": True}}, True),
     ],
 )
-async def test_turns_have_seeds_where_they_are_promised_or_a_way_needs_them(
-    stage: Stage, settings: dict[str, Any], seeded: bool
-) -> None:
+async def test_turns_have_seeds_where_they_are_promised_or_a_way_needs_them(stage, settings, seeded):
     stage.config.custom.turntree = {**stage.settings, **settings}
     output, engine = await stage.play("fragile(a)", "good")
     assert output.reward_score == 1.0

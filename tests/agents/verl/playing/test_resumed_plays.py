@@ -1,7 +1,5 @@
 """The player of a training whose weights change while it plays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -96,9 +94,7 @@ async def test_an_interrupted_episode_goes_on_as_the_run_has_it(
     assert not outputs[0].masked
 
 
-async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(
-    rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned
-) -> None:
+async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(rollout_config, chatml, forking, engine):
     player = EpisodePlayer(rollout_config, chatml, OnResume.EPISODE)
     await player.play_group(SAMPLING, forking, lambda: engine, size=1)
     engine.lost = True
@@ -109,18 +105,14 @@ async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(
     assert player.version_of("group") == 1
 
 
-async def test_a_synchronous_training_counts_and_keeps_nothing(
-    rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned
-) -> None:
+async def test_a_synchronous_training_counts_and_keeps_nothing(rollout_config, chatml, forking, engine):
     player = EpisodePlayer(rollout_config, chatml)
     (output,) = await player.play_group(SAMPLING, forking, lambda: engine, size=1)
     assert player.resuming is None
     assert "resume_kept" not in output.extra_fields["turntree_episode"]
 
 
-async def test_a_task_that_is_begun_twice_in_a_step_has_other_noise(
-    rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned
-) -> None:
+async def test_a_task_that_is_begun_twice_in_a_step_has_other_noise(rollout_config, chatml, forking, engine):
     player = EpisodePlayer(rollout_config, chatml, OnResume.TURN)
     for repeat in (0, 1):
         await player.play_group(SAMPLING, {**forking, "repeat": repeat}, lambda: engine, size=1)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +47,9 @@ def test_the_rows_of_the_next_step_follow_those_of_this_one() -> None:
     assert rows == [
         {"index": index, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "global_steps": 5} for index in (12, 13)
     ]
+    known = forecast(last_step=2)
+    assert known.after(submitted(10, 11, step=1)) != []
+    assert known.after(submitted(12, 13, step=2)) == []
 
 
 def test_an_epoch_ends_where_the_loader_drops_the_rest() -> None:
@@ -58,6 +58,9 @@ def test_an_epoch_ends_where_the_loader_drops_the_rest() -> None:
         assert indices(known.after(submitted(first, first + 1))) == [first + 2, first + 3]
     assert indices(known.after(submitted(14, 15))) == [10, 11]
     assert indices(known.after(submitted(10, 11))) == [12, 13]
+    known = forecast()
+    assert known.after(submitted(99, 98)) == []
+    assert indices(known.after(submitted(12, 13))) == [14, 15]
 
 
 def test_every_epochs_own_order_is_followed() -> None:
@@ -75,18 +78,6 @@ def test_rows_that_a_group_filter_takes_one_by_one_are_followed() -> None:
     assert indices(known.after(submitted(10, 11))) == [12, 13]
     assert indices(known.after(submitted(12))) == [13, 14]
     assert indices(known.after(submitted(13, 14))) == [15, 16]
-
-
-def test_rows_that_are_nowhere_give_no_forecast_and_spoil_none() -> None:
-    known = forecast()
-    assert known.after(submitted(99, 98)) == []
-    assert indices(known.after(submitted(12, 13))) == [14, 15]
-
-
-def test_nothing_follows_the_last_step() -> None:
-    known = forecast(last_step=2)
-    assert known.after(submitted(10, 11, step=1)) != []
-    assert known.after(submitted(12, 13, step=2)) == []
 
 
 def test_a_data_set_smaller_than_a_fetch_is_refused() -> None:
@@ -150,9 +141,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
-    player: EpisodePlayer, ahead: Ahead, saying: Callable[[], Pipe], row: dict[str, Any]
-) -> None:
+async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(player, ahead, saying, row):
     wanted, pipe = saying(), saying()
     await player.play_group(SAMPLING, row, lambda: wanted, size=2)
     await ahead(pipe, slots=4, size=2)
@@ -161,9 +150,7 @@ async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(
     assert {request.sample for request in wanted.asked} == {0, 1}
 
 
-async def test_nothing_is_recorded_of_what_is_played_ahead(
-    ahead: Ahead, saying: Callable[[], Pipe], tmp_path: Path
-) -> None:
+async def test_nothing_is_recorded_of_what_is_played_ahead(ahead, saying, tmp_path):
     pipe = saying()
     await ahead(pipe)
     assert pipe.asked
@@ -177,13 +164,10 @@ async def test_the_stores_hear_where_the_rows_begin(ahead: Ahead, row: dict[str,
     assert pipe.asked[0].state == pipe.announced[0]
 
 
-async def test_as_many_episodes_are_played_at_once_as_there_are_slots(ahead: Ahead) -> None:
+async def test_as_many_episodes_are_played_at_once_as_there_are_slots_until_their_step_begins(ahead: Ahead) -> None:
     pipe = Pipe()
     await ahead(pipe, slots=3, size=8)
     assert len(pipe.asked) == 3
-
-
-async def test_a_step_that_begins_ends_what_was_played_for_it(ahead: Ahead) -> None:
     pipe = Pipe()
     plays = await ahead(pipe, slots=2, size=4)
     await plays.begin_step(5)
@@ -192,9 +176,7 @@ async def test_a_step_that_begins_ends_what_was_played_for_it(ahead: Ahead) -> N
     assert len(pipe.asked) == 2, "those that waited for a slot were not begun"
 
 
-async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(
-    ahead: Ahead, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(ahead, caplog):
     pipe = Pipe()
     await ahead(pipe, size=2)
     pipe.answered.set()
@@ -203,9 +185,7 @@ async def test_a_turn_that_is_given_up_ends_its_episode_in_silence(
     assert caplog.text == ""
 
 
-async def test_a_server_that_is_away_does_not_hold_a_step_up(
-    player: EpisodePlayer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_is_away_does_not_hold_a_step_up(player, caplog):
     class Away(Pipe):
         async def begin_step(self, step: int) -> None:
             raise RuntimeError("the actor died")

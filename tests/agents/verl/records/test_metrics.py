@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,13 +88,7 @@ def test_an_expectation_is_as_good_as_the_order_that_it_tells(sampled: tuple[int
     assert "turntree/expected_order" not in episode_metrics(rows[2:]), "there is no pair"
 
 
-def test_the_documentation_has_the_table() -> None:
-    rows = [f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS]
-    assert "\n".join(["| name | meaning |", "|---|---|", *rows]) in DOCS.read_text(encoding="utf-8")
-    assert DOCS.read_text(encoding="utf-8").count("| `") == len(METRICS)
-
-
-def test_what_has_no_data_is_left_out() -> None:
+def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> None:
     plain = row((1, 1), spec_num_draft_tokens=0, spec_num_accepted_tokens=0, spec_num_verify_steps=2)
     logged = episode_metrics([plain])
     assert "turntree/acceptance" not in logged
@@ -104,6 +96,9 @@ def test_what_has_no_data_is_left_out() -> None:
     assert not any("lost_" in name for name in logged)
     assert episode_metrics([]) == {}
     assert engine_metrics([]) == {}
+    rows = [f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS]
+    assert "\n".join(["| name | meaning |", "|---|---|", *rows]) in DOCS.read_text(encoding="utf-8")
+    assert DOCS.read_text(encoding="utf-8").count("| `") == len(METRICS)
 
 
 def test_the_figures_of_episodes_are_rates() -> None:
@@ -114,9 +109,6 @@ def test_the_figures_of_episodes_are_rates() -> None:
     assert logged["turntree/tokens"] == 3
     assert logged["turntree/level_a"] == logged["turntree/level_b"] == pytest.approx(1 / 3)
     assert (logged["turntree/level_d"], logged["turntree/acceptance"]) == (0.0, 0.25)
-
-
-def test_what_verls_reward_loop_says_instead_is_counted_as_undecided_alone() -> None:
     judged = [row(reward_extra_info={"score": 0.5, "undecided": verdict}) for verdict in (0.0, 1.0)]
     logged = episode_metrics([*judged, row(reward_extra_info={}), row(info={"undecided": 1.0})])
     assert (logged["turntree/undecided"], logged["turntree/turns"]) == (0.5, 3.0)

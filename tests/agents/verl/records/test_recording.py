@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import json
 import warnings
@@ -84,9 +82,6 @@ def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tm
         books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)
     assert (row["step"], row["tokens_per_step"]) == (4, 2.0)
-
-
-def test_without_the_engines_row_a_step_has_the_figures_of_its_episodes() -> None:
     assert StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={}).tokens_per_step == 1.5
     both = StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={"tokens_per_step": 2.0})
     assert both.tokens_per_step == 2.0
@@ -143,22 +138,24 @@ def test_a_checkpoint_that_is_not_there_is_refused(folder: RunFolder, path: str)
         resumed_step(trainer("resume_path", str(folder.checkpoints / path)), folder)
 
 
-def test_a_path_that_is_not_given_is_asked_for(folder: RunFolder) -> None:
+def test_a_path_that_is_not_given_is_asked_for_and_a_damaged_note_of_the_latest_refused(folder: RunFolder) -> None:
     with pytest.raises(ConfigError, match=r"needs trainer\.resume_from_path=FOLDER, got None"):
         resume_path(trainer("resume_path"))
-
-
-def test_a_damaged_note_of_the_latest_checkpoint_is_refused(folder: RunFolder) -> None:
     (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text("\0\0")
     with pytest.raises(ConfigError, match=r"latest_checkpointed_iteration\.txt should hold the number of a step"):
         resumed_step(trainer("auto"), folder)
 
 
-def test_records_of_later_steps_go_and_those_of_earlier_ones_stay(folder: RunFolder) -> None:
+def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_trainer_empties_a_file(folder):
     keep_records(folder, 2)
     assert steps(folder.engine) == [1, 2]
     assert [folder.episodes(step).exists() for step in (1, 2, 3)] == [True, True, False]
     assert [folder.weights(step).exists() for step in (1, 2, 3)] == [True, True, False]
+    folder.metrics.write_text('{"step": 3, "data": {}}\n')
+    join_metrics(folder)
+    assert steps(folder.metrics) == [1, 2, 3]
+    join_metrics(folder)
+    assert steps(folder.metrics) == [1, 2, 3]
 
 
 def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFolder) -> None:
@@ -181,15 +178,6 @@ def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFo
     folder.episodes(2).unlink()
     keep_records(folder, 1, overtaken=True)
     assert lines(1) == [[0, 0]]
-
-
-def test_metrics_outlive_a_trainer_that_empties_their_file(folder: RunFolder) -> None:
-    keep_records(folder, 2)
-    folder.metrics.write_text('{"step": 3, "data": {}}\n')
-    join_metrics(folder)
-    assert steps(folder.metrics) == [1, 2, 3]
-    join_metrics(folder)
-    assert steps(folder.metrics) == [1, 2, 3]
 
 
 def test_metrics_outlive_a_run_that_was_killed_after_its_resume(folder: RunFolder) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,26 +16,18 @@ from turntree.agents.verl.run import variables
 from turntree.agents.verl.run.variables import environment, hub_variables
 
 
-def test_the_callers_environment_goes_first_but_for_the_metrics(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_callers_environment_goes_first_but_for_the_metrics(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", "/elsewhere")
     variables = environment(RunFolder(tmp_path), "cpu")
     assert (variables["OMP_NUM_THREADS"], variables["RAY_USAGE_STATS_ENABLED"]) == ("7", "0")
     assert variables["VERL_FILE_LOGGER_PATH"] == str(tmp_path / "metrics.jsonl")
-
-
-def test_threads_are_set_where_no_gpu_is_and_elsewhere_left_to_the_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """vLLM bounds the threads of its workers only where ``OMP_NUM_THREADS`` is not set."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert "OMP_NUM_THREADS" in environment(RunFolder(tmp_path), "cpu")
     assert "OMP_NUM_THREADS" not in environment(RunFolder(tmp_path), "cuda")
 
 
-def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_verls_processes_find_the_modules_and_folders_that_were_found_here(monkeypatch, tmp_path):
     (tmp_path / "envs" / "deep_package" / "inner").mkdir(parents=True)
     (tmp_path / "envs" / "deep_package" / "__init__.py").touch()
     (tmp_path / "rewards").mkdir()
@@ -49,6 +39,12 @@ def test_verls_processes_find_the_modules_that_were_found_here(monkeypatch: pyte
     paths = environment(RunFolder(tmp_path), "cpu", names)["PYTHONPATH"].split(os.pathsep)
     assert paths == ["/theirs", str(tmp_path / "envs"), str(tmp_path / "rewards")]
     assert environment(RunFolder(tmp_path), "cpu", ["answer"])["PYTHONPATH"] == "/theirs"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNTREE_DATA", "shared")
+    monkeypatch.setenv("PYTHONPATH", "src")
+    given = environment(RunFolder(tmp_path / "run"), "cpu", ["trained_envs:Talking"])
+    assert given["TURNTREE_DATA"] == str(tmp_path / "shared")
+    assert given["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")
 
 
 @pytest.mark.parametrize(
@@ -90,9 +86,7 @@ def test_workers_of_a_cluster_are_handed_what_a_training_depends_on(init: Callab
 
 
 @pytest.mark.parametrize("variable", [None, "10.0.0.1:6379"], ids=["by its address", "by the variable"])
-def test_a_cluster_that_runs_is_not_told_how_large_it_is(
-    init: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
+def test_a_cluster_that_runs_is_not_told_how_large_it_is(init, monkeypatch, variable):
     if variable:
         monkeypatch.setenv("RAY_ADDRESS", variable)
     given = init(*([] if variable else ["ray_kwargs.ray_init.address=auto"]))
@@ -113,18 +107,14 @@ def off_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(
-    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(off_line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"the model nobody/nothing: .* cannot be reached .* not in the cache"):
         launch.train("demo", ["actor_rollout_ref.model.path=nobody/nothing"])
     assert not list(tmp_path.iterdir())
 
 
-def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(
-    off_line: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(off_line, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
     assert hub_variables("somebody/something") == {"HF_HUB_OFFLINE": "1"}
     assert hub_variables(str(tmp_path)) == {}
@@ -138,14 +128,3 @@ def test_what_a_hub_that_answers_does_not_have_is_refused_too(monkeypatch: pytes
     for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):
         with pytest.raises(ConfigError, match=rf"the model {name}: there is no such folder in .* no use here: {why}"):
             hub_variables(name)
-
-
-def test_folders_named_by_variables_are_found_from_the_runs_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TURNTREE_DATA", "shared")
-    monkeypatch.setenv("PYTHONPATH", "src")
-    given = environment(RunFolder(tmp_path / "run"), "cpu", ["trained_envs:Talking"])
-    assert given["TURNTREE_DATA"] == str(tmp_path / "shared")
-    assert given["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path / "src")

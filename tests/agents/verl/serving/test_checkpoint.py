@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -58,27 +56,19 @@ def saved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Saved:
     return save
 
 
-def test_every_server_writes_its_part_into_the_checkpoint(saved: Saved, tmp_path: Path) -> None:
-    assert saved(None, None) == [(str(state_folder(tmp_path, rank)), 3) for rank in range(2)]
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [({}, 2), ({"name": "vllm", "devices": 4, "tensor_model_parallel_size": 2}, 2), ({"name": "trtllm"}, 0)],
+)
+def test_every_server_of_ours_writes_one_part_into_the_checkpoint(saved, tmp_path, settings, count) -> None:
+    assert saved(None, None, **settings) == [(str(state_folder(tmp_path, rank)), 3) for rank in range(count)]
 
 
-def test_a_lost_server_does_not_end_the_training(saved: Saved, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_server_does_not_end_the_training_and_a_full_disk_does(saved, caplog):
     saved(RayActorError(), None)
     assert "no part of engine replica 0" in caplog.text
-
-
-def test_a_full_disk_ends_it(saved: Saved) -> None:
     with pytest.raises(OSError, match="no space"):
         saved(None, OSError("no space left on device"))
-
-
-def test_a_replica_of_several_devices_writes_one_part(saved: Saved, tmp_path: Path) -> None:
-    written = saved(None, None, name="vllm", devices=4, tensor_model_parallel_size=2)
-    assert written == [(str(state_folder(tmp_path, rank)), 3) for rank in range(2)]
-
-
-def test_servers_of_another_make_are_left_alone(saved: Saved) -> None:
-    assert saved(name="trtllm") == []
 
 
 def test_parts_of_checkpoints_that_verl_has_removed_go_too(saved: Saved, tmp_path: Path) -> None:
@@ -132,14 +122,11 @@ async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
     assert set(turns[1].levels) == {"C"}, "the stored turn came along"
 
 
-async def test_a_newer_state_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+async def test_a_newer_state_takes_the_place_of_an_older_one_and_a_write_that_fails_does_not(tmp_path, monkeypatch):
     await save(tmp_path / "state", step=1)
     await save(tmp_path / "state", step=2)
     Server().state.read(tmp_path / "state", step=2)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
-
-
-async def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = await save(tmp_path / "state")
     monkeypatch.setattr(np, "savez", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
@@ -171,9 +158,7 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
         ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
     ],
 )
-async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
-    tmp_path: Path, name: str, spoil: Callable[[bytes], bytes] | None, said: str
-) -> None:
+async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(tmp_path, name, spoil, said):
     await save(tmp_path / "state")
     file = tmp_path / "state" / name
     file.unlink() if spoil is None else file.write_bytes(spoil(file.read_bytes()))
@@ -181,9 +166,7 @@ async def test_a_state_that_is_not_whole_or_not_of_the_step_is_refused(
         Server().state.read(tmp_path / "state", step=1)
 
 
-async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(
-    tmp_path: Path,
-) -> None:
+async def test_tokens_beyond_the_vocabulary_are_refused_and_an_older_state_without_a_tokenizer_is_read(tmp_path):
     server = await save(tmp_path / "state")
     with pytest.raises(DamagedCheckpoint, match=r"from 0 to 1, got [234]: these turns are of"):
         Server(2).state.read(tmp_path / "state", step=1)

@@ -1,7 +1,5 @@
 """What verl asks of its own server does not wait for precomputed turns: a server of verl's that runs no engine."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 from typing import Any

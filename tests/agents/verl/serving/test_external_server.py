@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.drafting.remote_store import carry_out
+from turntree.agents.engines.drafting.remote_store import RemoteStore, carry_out
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.errors import EngineLost
@@ -21,7 +21,7 @@ from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.settings import ExchangeSettings
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 from turntree.agents.verl.serving import external_server, restarts
-from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer, RemoteStore
+from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.hub import TurnHub
 from turntree.agents.verl.serving.verl_types import to_token_output
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest

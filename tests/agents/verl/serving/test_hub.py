@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from turntree.agents.engines.routing import preference, route_key

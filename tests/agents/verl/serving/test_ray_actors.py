@@ -1,7 +1,5 @@
 """What runs in actors, in real ones: replicas without a trainer, their hub and their router, killed as kill -9 does."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -158,9 +156,7 @@ class Replicas:
         return ReplicaTurns(pipes, serving)
 
 
-async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until_it_has_weights(
-    cluster: Any, tiny_model: Path
-) -> None:
+async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until_it_has_weights(cluster, tiny_model):
     replicas = Replicas(cluster, tiny_model)
     turns = replicas.turns()
     states = [DialogueState.from_tokens([task], task=str(task), env="sums") for task in range(8)]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator
@@ -65,11 +63,11 @@ async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
     assert len(output.token_ids) == len(output.log_probs) == 4
     assert all(logprob <= 0 for logprob in output.log_probs)
     assert (await ask(server, 1, 2, 3, seed=5)).token_ids == output.token_ids
+    with pytest.raises(ConfigError, match="only text"):
+        await server.generate([1], {}, "r", image_data=["x"])
 
 
-async def test_new_weights_change_the_policy_and_keep_the_store(
-    server: TurntreeServer, weights: dict[str, torch.Tensor]
-) -> None:
+async def test_new_weights_change_the_policy_and_keep_the_store(server, weights):
     await server.set_global_steps(0)
     before = await ask(server, 1, 2, 3, seed=5)
     kept = server.engine.forest.stats().rollouts
@@ -82,9 +80,7 @@ async def test_new_weights_change_the_policy_and_keep_the_store(
     assert server.engine.forest.stats().rollouts > kept
 
 
-async def test_a_step_is_booked_when_its_weights_are_replaced(
-    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+async def test_a_step_is_booked_when_its_weights_are_replaced(server, weights, tmp_path):
     for step in range(3):
         await server.update_weights({name: value + step for name, value in weights.items()})
         await server.set_global_steps(step)
@@ -102,9 +98,7 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(
 @pytest.mark.parametrize(
     "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
 )
-async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(
-    server: TurntreeServer, weights: dict[str, torch.Tensor], tmp_path: Path
-) -> None:
+async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(server, weights, tmp_path):
     await server.set_global_steps(0)
     first = await ask(server, 1, 2, 3, seed=5)
     assert set(first.extra_fields["levels"]) <= {"A"}
@@ -120,13 +114,16 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     assert "exactness/marginal_entropy_z" in rows[1]
 
 
-async def test_requests_wait_while_generation_is_stopped(server: TurntreeServer) -> None:
+async def test_requests_wait_while_generation_is_stopped_or_are_rejected_where_verl_asks_for_that(server):
     await server.abort_all_requests()
     waiting = asyncio.create_task(ask(server, 1, 2))
     await asyncio.sleep(0.05)
     assert not waiting.done()
     await server.resume_generation()
     assert len((await asyncio.wait_for(waiting, patience(10))).token_ids) == 4
+    await server.abort_all_requests(reject_request=True)
+    with pytest.raises(RuntimeError, match="until resume_generation"):
+        await ask(server, 1, 2)
 
 
 async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[str, torch.Tensor]) -> None:
@@ -147,12 +144,6 @@ async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[s
     assert (before.completion.weights_version, after.completion.weights_version) == (0, 1)
 
 
-async def test_requests_are_rejected_where_verl_asks_for_that(server: TurntreeServer) -> None:
-    await server.abort_all_requests(reject_request=True)
-    with pytest.raises(RuntimeError, match="until resume_generation"):
-        await ask(server, 1, 2)
-
-
 async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> None:
     await ask(server, 1, 2, 3)
     await server.sleep()
@@ -161,9 +152,7 @@ async def test_the_caches_can_be_dropped_at_any_time(server: TurntreeServer) -> 
     assert (await ask(server, 1, 2, 3)).extra_fields["num_cached_tokens"] == 0
 
 
-async def test_a_server_that_gives_its_memory_away_samples_with_the_weights_that_came_meanwhile(
-    tiny_model: Path, weights: dict[str, torch.Tensor]
-) -> None:
+async def test_a_server_that_gives_its_memory_away_samples_with_the_weights_that_came_meanwhile(tiny_model, weights):
     server = start_server(tiny_model, run={"run_ahead": {"enabled": True}}, free_cache_engine=True)
     cache = server.engine._core.cache
     before = await ask(server, 1, 2, 3, seed=5)
@@ -200,20 +189,13 @@ async def test_a_gpu_that_the_server_does_not_see_is_named(tiny_model: Path) -> 
         start_server(tiny_model, run={}, device="cuda")
 
 
-def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_changed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_changed(monkeypatch):
     from verl.plugin.platform.platform_cuda import PlatformCUDA
 
     assert _sharing(["3"]) is None
     monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
     variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "3"}
     assert _sharing(["3"]) == {"env_vars": variables}
-
-
-async def test_images_are_refused(server: TurntreeServer) -> None:
-    with pytest.raises(ConfigError, match="only text"):
-        await server.generate([1], {}, "r", image_data=["x"])
 
 
 async def test_a_replica_over_several_devices_is_refused() -> None:

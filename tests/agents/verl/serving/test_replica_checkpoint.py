@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,9 +88,7 @@ async def test_a_server_of_another_run_is_not_a_resumed_one(servers: Servers) ->
     assert (await next_step(fresh, 9)).levels == ""
 
 
-async def test_a_server_without_its_part_of_the_checkpoint_begins_empty_and_says_so(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_without_its_part_of_the_checkpoint_begins_empty_and_says_so(servers, caplog):
     server = servers.start()
     assert (await next_step(server, 9)).levels == ""
     assert "resumes at step 1 with empty stores" in caplog.text
@@ -105,9 +101,7 @@ async def test_a_damaged_part_ends_the_resume(servers: Servers) -> None:
         await servers.start().set_global_steps(1)
 
 
-async def test_a_server_that_was_started_again_takes_no_turns_that_may_have_been_used(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_that_was_started_again_takes_no_turns_that_may_have_been_used(servers, monkeypatch):
     await saved(servers)
     monkeypatch.setattr(restarts, "is_restarted", lambda: True)
     assert (await next_step(servers.start(), 9)).levels == ""

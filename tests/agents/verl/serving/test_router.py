@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from importlib import resources
 from typing import Any
 
@@ -45,13 +43,17 @@ def test_a_dialogue_without_a_state_stays_where_it_began_and_others_are_spread()
     assert min(one.get_status()["servers"].values()) > 20
 
 
-def test_load_is_counted_by_turn_and_bounded() -> None:
+def test_load_is_counted_by_turn_and_bounded_and_so_is_what_is_remembered() -> None:
     one = router(slack=1.0)
     for task in range(30):
         one.acquire_server(f"{task}", state=state(task))
     assert set(one.get_status()["servers"].values()) == {10}
     one.release_server("a", "unknown")
     assert one.get_total_inflight() == 29
+    one = router(remembered=10)
+    for number in range(50):
+        one.acquire_server(f"r{number}")
+    assert one.clear_sticky_cache()["cleared_entries"] == 10
 
 
 def test_servers_may_leave_and_join() -> None:
@@ -80,13 +82,6 @@ def test_forgetting_dialogues_sends_them_home_and_keeps_the_count_of_turns() -> 
     assert one.acquire_server("r", state=state(1))[0] == home
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    one = router(remembered=10)
-    for number in range(50):
-        one.acquire_server(f"r{number}")
-    assert one.clear_sticky_cache()["cleared_entries"] == 10
-
-
 def test_verl_makes_the_router_of_the_file_that_ships() -> None:
     from verl.workers.rollout import router as verls
 
@@ -98,8 +93,5 @@ def test_verl_makes_the_router_of_the_file_that_ships() -> None:
     needed = [name for name in vars(verls.RequestLoadBalancer) if not name.startswith("_")]
     assert all(callable(getattr(made, name)) for name in needed)
     assert len(needed) == 10
-
-
-def test_a_wrong_key_in_the_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'slack'"):
         TaskRouter(SERVERS, {"slak": 2})

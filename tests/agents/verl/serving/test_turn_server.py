@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,12 @@ from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.turn_server import TurnServer
+from turntree.agents.verl.serving.turn_server import Replica, TurnServer
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.exchange import Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
+REPLICA = Replica(rank=0, seed=0, vocabulary=16, max_context=64)
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 
 
@@ -44,14 +43,14 @@ class Stand:
 
 def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings | None = None) -> TurnServer:
     wanted: Any = engine  # nothing is scored here
-    limits = {"vocabulary": 16, "max_context": 64}
-    return TurnServer(wanted, run or RunSettings(), rank=0, seed=0, **limits, store=stand, exchange=stand)
+    return TurnServer(wanted, run or RunSettings(), REPLICA, store=stand, exchange=stand)
 
 
-async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[int]]:
+async def noted(reason: FinishReason, state: DialogueState | None, *, reuse: bool = True) -> list[list[int]]:
     stand = Stand()
     turns = server(RecordingEngine(a_turn(7, 8, finish_reason=reason)), stand)
-    assert (await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=state))).token_ids == (7, 8)
+    asked = TurnRequest((1, 2), Sampling(), state=state, reuse=reuse)
+    assert (await turns.engine.generate(asked)).token_ids == (7, 8)
     await turns.close_step(1, {})
     assert stand.taken == [[9]]
     (batch,) = stand.given
@@ -59,18 +58,10 @@ async def noted(reason: FinishReason, state: DialogueState | None) -> list[list[
     return [turn.tolist() for turn in batch.turns]
 
 
-async def test_turns_that_ended_by_themselves_at_a_known_state_are_given_to_other_replicas() -> None:
+async def test_turns_of_training_that_ended_by_themselves_at_a_known_state_are_given_to_other_replicas() -> None:
     assert await noted(FinishReason.STOP, HERE) == await noted(FinishReason.LENGTH, HERE) == [[7, 8]]
     assert await noted(FinishReason.ABORT, HERE) == await noted(FinishReason.STOP, None) == []
-
-
-@pytest.mark.parametrize("reuse", [True, False])
-async def test_turns_of_training_are_given_to_other_replicas_and_those_of_validations_are_not(reuse: bool) -> None:
-    stand = Stand()
-    turns = server(RecordingEngine(a_turn(7, 8)), stand)
-    await turns.engine.generate(TurnRequest((1, 2), Sampling(), state=HERE, reuse=reuse))
-    await turns.close_step(1, {})
-    assert [len(batch) for batch in stand.given] == [1 * reuse]
+    assert await noted(FinishReason.STOP, HERE, reuse=False) == [], "a validation's"
 
 
 async def test_a_checkpoint_has_the_turns_that_others_gave_until_then(tmp_path: Path) -> None:
@@ -131,7 +122,7 @@ async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(past: boo
     of it. What the tokens themselves tell is tested in either."""
     hit = DraftStats(tested=40, matched=40, expected=8.0, variance=6.4, surprise=9.0, entropy=9.0, entropy_variance=4.0)
     engine: Any = RecordingEngine(a_turn(7, draft=hit))
-    turns = TurnServer(engine, RunSettings(), rank=0, seed=0, vocabulary=16, max_context=64, past=past)
+    turns = TurnServer(engine, RunSettings(), REPLICA, past=past)
     await turns.engine.generate(TurnRequest((1,), Sampling(seed=1)))
     scores = turns.read_counters({})
     assert scores["exactness/exact_entropy_z"] == 0

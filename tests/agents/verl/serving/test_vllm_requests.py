@@ -1,7 +1,5 @@
 """Requests through verl's own ``generate``, on an engine that says what vLLM's would."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace

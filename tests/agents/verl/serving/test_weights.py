@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,14 +14,11 @@ from turntree.agents.verl.serving.restarts import RESEND
 from turntree.agents.verl.serving.weights import WeightSender, buckets_of
 
 
-async def test_weights_travel_inbuckets_of_and_all_of_them_do() -> None:
+async def test_all_weights_travel_in_buckets_that_no_longer_change() -> None:
     named = [(str(i), torch.full((4,), float(i))) for i in range(7)]
     buckets = [bucket async for bucket in buckets_of(iter(named), bucket_bytes=40)]
     assert [list(bucket) for bucket in buckets] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert all(torch.equal(bucket[name], tensor) for bucket in buckets for name, tensor in named if name in bucket)
-
-
-async def test_what_is_sent_no_longer_changes() -> None:
     weight = torch.zeros(2)
     (bucket,) = [bucket async for bucket in buckets_of([("w", weight)], bucket_bytes=1 << 20)]
     weight += 1
@@ -88,9 +83,6 @@ async def test_a_server_gets_all_weights_and_then_their_step(send: Send) -> None
     server = Server()
     assert await send(server, 3) == 4
     assert (server.got, server.steps) == (["a", "b", "c", "d"], [3])
-
-
-async def test_a_repeated_update_has_the_step_of_the_last(send: Send) -> None:
     server = Server()
     for step in (3, RESEND, 4, RESEND):
         await send(server, step)
@@ -132,9 +124,7 @@ def told(engine: RayWeights, *, error: Exception | None = None) -> Any:
     return SimpleNamespace(execute_checkpoint_engine=SimpleNamespace(remote=call))
 
 
-async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_they_ask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_they_ask(monkeypatch):
     monkeypatch.setattr("turntree.agents.verl.ray_weights.ray.put", Stored)
     trainers, replica, dead = [RayWeights(8) for _ in range(2)], RayWeights(8), RayWeights(8)
     handles = [*map(told, trainers), told(replica), told(dead, error=RayActorError())]

@@ -1,7 +1,5 @@
 """Draws at the nodes of trees on a device: launches that do not grow with the rows, and none for padding."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

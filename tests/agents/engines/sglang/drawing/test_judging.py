@@ -1,7 +1,5 @@
 """The draws of a pass over prompts, without SGLang."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

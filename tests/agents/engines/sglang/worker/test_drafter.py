@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 import threading
 from dataclasses import dataclass, field
@@ -81,10 +79,17 @@ def drafter(settings: SglangSettings = EVERYTHING, **options: Any) -> TreeDrafte
     return TreeDrafter(settings, SpecForest(), 8, **options)
 
 
-def test_a_turn_that_was_said_before_takes_fewer_passes():
+def test_a_turn_that_was_said_before_takes_fewer_passes_within_its_limit_each_settled_once():
     drafts = drafter()
     assert run(drafts, Request("a")) > 2 * run(drafts, Request("b"))
     assert drafts.forest.finished([STATE]) == [2]
+    request = Request("b", params(4))
+    outcome = step(drafts, [request])
+    assert outcome.drafted[0] <= 2
+    assert len(request.output_ids) == 4
+    step(drafts, [Request("a")])
+    with pytest.raises(RuntimeError, match="follows propose"):
+        drafts.settle()
 
 
 def test_an_unfinished_sibling_drafts_already():
@@ -93,15 +98,6 @@ def test_an_unfinished_sibling_drafts_already():
         step(drafts, [ahead])
     assert ahead.finished_reason is None
     assert step(drafts, [ahead, Request("b")]).accepted[1] >= 3
-
-
-def test_what_is_drafted_never_goes_beyond_the_limit():
-    drafts = drafter()
-    run(drafts, Request("a"))
-    request = Request("b", params(4))
-    outcome = step(drafts, [request])
-    assert outcome.drafted[0] <= 2
-    assert len(request.output_ids) == 4
 
 
 def test_an_aborted_turn_drafts_nobody_though_it_was_swept_up_later():
@@ -129,12 +125,9 @@ def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplo
     assert said in caplog.text
 
 
-def test_a_callers_guess_is_verified_first():
+def test_a_callers_guess_is_verified_first_and_teaches_nothing_about_the_stores_drafts():
     assert run(drafter(), Request("a", params(10, **{DRAFT: SPEECH}))) == 2
     assert run(drafter(), Request("a")) > 2
-
-
-def test_guesses_teach_nothing_about_the_stores_drafts():
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
     assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
@@ -195,10 +188,3 @@ def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, guessed)
     custom = {DRAFT: SPEECH} if guessed else {}
     requests = [Request(f"b{n}", params(**custom)) for n in range(300)]
     assert drafts.propose(requests).width == width
-
-
-def test_settling_twice_is_an_error():
-    drafts = drafter()
-    step(drafts, [Request("a")])
-    with pytest.raises(RuntimeError, match="follows propose"):
-        drafts.settle()

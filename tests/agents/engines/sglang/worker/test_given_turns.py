@@ -1,7 +1,5 @@
 """Requests whose turns began in the prompt, as the drafter hears of them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,8 +74,5 @@ def test_the_store_learns_a_turn_with_the_tokens_that_came_with_the_prompt() -> 
     assert learnt(request()) == (1, 7, 0)
     assert learnt(request(), decoded=True) == (1, 8, 0)
     assert learnt(request(GUESS, most=6), request(GUESS), request(rid="b")) == (2, 13, 0)
-
-
-def test_aborted_turns_are_not_learnt() -> None:
     aborted = SimpleNamespace(to_json=lambda: {"type": "abort"})
     assert learnt(request(finished_reason=aborted), request(GUESS, most=6, finished_reason=aborted)) == (0, 0, 0)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from draft_trees import draft_trees, random_trees
@@ -30,6 +28,8 @@ def test_each_node_sees_its_own_path():
     assert rows.tokens[:, 0].tolist() == [3, 4, 0]
     assert paths(rows, 0) == [(), (5,), (5, 6), (7,), (5, 6, 8), (7, 9)]
     assert paths(rows, 2)[:3] == [(), (1,), (1, 2)]
+    with pytest.raises(ValueError, match="4 nodes at width 5, got 5"):
+        tree_rows(TREES, LAST, 5)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -58,11 +58,6 @@ def test_padding_is_a_chain_that_sees_the_last_node():
     rows = tree_rows(draft_trees([(5, -1), (6, -1)], [], [], last_probability=0.5), LAST, 5)
     assert paths(rows, 0) == [(), (5,), (6,), (6, 3), (6, 3, 3)]
     assert paths(rows, 1) == [(), (4,), (4, 4), (4, 4, 4), (4, 4, 4, 4)]
-
-
-def test_a_tree_that_does_not_fit_is_an_error():
-    with pytest.raises(ValueError, match="4 nodes at width 5, got 5"):
-        tree_rows(TREES, LAST, 5)
 
 
 @pytest.mark.parametrize("seed", range(20))

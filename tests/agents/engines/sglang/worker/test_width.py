@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -35,8 +33,10 @@ def run(
     return chooser, chosen
 
 
-def test_nothing_offered_is_a_plain_step():
+def test_a_width_beyond_what_is_offered_is_not_chosen():
     assert WidthChooser(WIDTHS).choose(draft_trees([], [])) == 1
+    chooser = WidthChooser(WIDTHS)
+    assert all(chooser.choose(draft_trees([(5, -1)], [(6, -1)])) <= 2 for _ in range(50))
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,10 @@ def test_without_an_account_it_is_not(monkeypatch):
     assert lost() < 0.97
 
 
-def test_a_policy_that_begins_to_agree_is_noticed():
+def test_a_policy_that_begins_to_agree_is_noticed_and_two_choosers_fed_alike_choose_alike():
     chooser, _ = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=0)
     _, chosen = run(lambda tokens: 0.01 + 0.0001 * tokens, accepted=1, steps=600, chooser=chooser)
     assert chosen[-50:].count(8) > 40
-
-
-def test_a_width_beyond_what_is_offered_is_not_chosen():
-    chooser = WidthChooser(WIDTHS)
-    assert all(chooser.choose(draft_trees([(5, -1)], [(6, -1)])) <= 2 for _ in range(50))
-
-
-def test_two_choosers_fed_alike_choose_alike_and_told_other_seconds_they_need_not():
     _, here = run(lambda tokens: 1 + tokens / 256, accepted=1)
     _, there = run(lambda tokens: 1 + tokens / 256, accepted=1)
     _, slow = run(lambda tokens: 0.01 * tokens**2, accepted=1)
@@ -130,16 +122,12 @@ def test_each_width_has_attention_and_graphs_of_its_own():
     assert runner.new_workspaces == 0, "512 MiB each, of which one pass at a time needs one"
 
 
-def test_the_server_keeps_its_own_width():
+def test_the_server_keeps_its_own_width_also_where_a_capture_fails():
     runner = Runner("cuda", graphs=True)
     PassesByWidth(runner, (1, 8), graphs=capture)
     unchanged = {"speculative_num_draft_tokens": 8, "speculative_num_steps": 7, "enable_lora": False}
     assert vars(runner.server_args) == unchanged
     assert (runner.attn_backend, runner.init_new_workspace) == ("attention of 8", False)
-
-
-def test_a_failed_capture_leaves_the_server_as_it_was():
-    runner = Runner("cuda", graphs=True)
 
     def fail(*_: Any, **__: Any) -> None:
         raise MemoryError

@@ -1,7 +1,5 @@
 """Parts of the plugin that need SGLang, and no engine."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,14 +49,11 @@ def test_a_server_says_whether_it_judges_drafts(algorithm: str | None, whether: 
     assert plugin.judges(SimpleNamespace(speculative_algorithm=algorithm)) is whether
 
 
-def test_upstream_still_leaves_the_mask_of_a_padded_batch_as_it_came() -> None:
+def test_upstream_still_leaves_a_padded_batchs_mask_and_keeps_one_graph_runners_adapters() -> None:
     replay = upstream("sglang/srt/model_executor/cuda_graph_runner.py").partition("def replay_prepare")[2]
     assert replay.partition("def replay(")[0].count("custom_mask") == 2, "of idle batches alone"
     given = upstream("sglang/srt/speculative/ngram_info.py").partition("def generate_attn_arg_prefill")[2]
     assert given.partition("    def ")[0].count("custom_mask") == 1, "as it is in the verify input"
-
-
-def test_upstream_still_keeps_the_adapters_of_one_graph_runner() -> None:
     assert "def init_cuda_graph_batch_info" in upstream("sglang/srt/lora/lora_manager.py")
     assert "self.cuda_graph_batch_info = LoRABatchInfo(" in upstream("sglang/srt/lora/backend/chunked_backend.py")
 

@@ -1,7 +1,5 @@
 """A step sampled by the kernels: plain operations stand in for them, on the CPU or on the pretended device."""
 
-from __future__ import annotations
-
 import sys
 from collections import namedtuple
 from types import ModuleType, SimpleNamespace
@@ -113,13 +111,10 @@ def test_where_more_than_temperature_changes_the_logits_vllm_samples(case: str) 
     assert runner._sample(TABLE[:2], runner.prepare()) == "vLLM's"
 
 
-def test_other_log_probabilities_than_those_after_temperature_are_vllms() -> None:
+def test_without_kernels_and_for_other_log_probabilities_vllm_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(request(5), max_num_logprobs=0)
     runner.sampler.logprobs_mode = "raw_logprobs"
     assert runner._sample(TABLE[:1], runner.prepare()) == "vLLM's"
-
-
-def test_without_kernels_vllm_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_sampling, "kernels_on", lambda kind: None)
     runner = runner_of(request(5))
     assert runner._sample(TABLE[:1], runner.prepare()) == "vLLM's"
@@ -197,9 +192,7 @@ def test_a_step_takes_eight_operations_and_one_wait_whatever_the_rows(drafted: b
     assert few.waits == many.waits == 1
 
 
-def test_the_kernels_are_compiled_after_the_dry_run_for_logits_as_the_model_gives_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_kernels_are_compiled_after_the_dry_run_for_logits_as_the_model_gives_them(monkeypatch):
     warmed: list[Any] = []
     runner = runner_of(request(5))
     runner.model = SimpleNamespace(compute_logits=lambda hidden: hidden @ torch.ones(4, 20, dtype=torch.bfloat16))

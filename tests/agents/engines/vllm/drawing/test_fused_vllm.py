@@ -1,7 +1,5 @@
 """vLLM itself with the fused sampling: plain operations stand in for the kernels, in an engine of this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -62,9 +60,7 @@ def turns(llm: Any) -> list[tuple[list[int], list[float]]]:
     ]
 
 
-def test_turns_are_the_same_with_and_without_the_kernels_and_each_step_is_theirs(
-    llm: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_turns_are_the_same_with_and_without_the_kernels_and_each_step_is_theirs(llm, monkeypatch):
     import fused_draws
 
     from turntree.agents.engines.vllm.drawing import fused_sampling

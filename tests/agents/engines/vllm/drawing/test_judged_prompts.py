@@ -1,7 +1,5 @@
 """Draws at given tokens by themselves, around a model runner that stands in for vLLM's."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any

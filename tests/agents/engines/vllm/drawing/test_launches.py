@@ -1,7 +1,5 @@
 """A step's seeded draws on a device: what is launched there, and waited for, does not grow with the rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

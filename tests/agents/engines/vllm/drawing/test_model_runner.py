@@ -1,7 +1,5 @@
 """Which of vLLM's model runners serves, and what happens to a seed that it would ignore."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import ModuleType, SimpleNamespace
@@ -56,9 +54,7 @@ def test_requests_that_the_runner_serves_go_on(front: type[Front], second: bool,
 
 
 @pytest.mark.parametrize("second", [True, False])
-def test_a_version_that_was_not_checked_drafts_and_refuses_seeds_by_name(
-    front: type[Front], second: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_version_that_was_not_checked_drafts_and_refuses_seeds_by_name(front, second, monkeypatch):
     """Control: the same requests with a checked version, above."""
     monkeypatch.setattr("turntree.agents.engines.vllm.compat.installed_version", lambda: "0.33.0")
     model_runner.refuse_seeds()
@@ -77,9 +73,7 @@ def test_refusing_twice_wraps_nothing_twice(front: type[Front]) -> None:
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(None, "0"), ("1", "1"), ("0", "0")])
-def test_the_first_runner_is_asked_for_unless_the_caller_chose(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, chosen: str
-) -> None:
+def test_the_first_runner_is_asked_for_unless_the_caller_chose(monkeypatch, given, chosen):
     monkeypatch.delenv(model_runner.VARIABLE, raising=False)
     if given is not None:
         monkeypatch.setenv(model_runner.VARIABLE, given)
@@ -95,9 +89,7 @@ def test_an_engine_that_would_ignore_seeds_is_refused_with_words(front: type[Fro
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("runner", ["0", "1"])
-def test_vllms_own_front_end_refuses_a_seed_exactly_with_the_second_runner(
-    monkeypatch: pytest.MonkeyPatch, runner: str
-) -> None:
+def test_vllms_own_front_end_refuses_a_seed_exactly_with_the_second_runner(monkeypatch, runner):
     """vLLM's own classes; ``use_v2_model_runner`` is its property, which reads its variable first."""
     from vllm import SamplingParams
     from vllm.config import VllmConfig

@@ -1,7 +1,5 @@
 """The seeded draws by themselves, around a sampler and a rejection sampler that stand in for vLLM's."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -78,22 +76,19 @@ def verified(runner: SamplingRunner, module: Any, drafts: list[list[int]]) -> li
     return [[token for token in row if token != -1] for row in tokens.tolist()]
 
 
-def test_a_seeded_row_is_drawn_by_the_noise_of_seed_position_and_token() -> None:
+def test_a_seeded_row_is_drawn_by_its_noise_and_greedy_rows_and_dry_runs_by_vllm() -> None:
     runner = runner_of(request(5, said=3), request(None), request(2**64 - 1))
     seeded_draws.install(runner)
     assert drawn(runner, [3, 9, 0]) == [winner(5, 3), UNSEEDED, winner(2**64 - 1, 0)]
+    runner = runner_of(request(5, temperature=0.0))
+    seeded_draws.install(runner)
+    assert drawn(runner, [0, 1, 2]) == [UNSEEDED] * 3
 
 
 def test_other_seeds_and_positions_say_other_things() -> None:
     """Control: the noise does depend on both."""
     assert len({winner(seed, 0) for seed in range(20)}) > 3
     assert [winner(5, n) for n in range(20)] != [winner(6, n) for n in range(20)]
-
-
-def test_greedy_rows_and_dry_runs_are_left_to_vllm() -> None:
-    runner = runner_of(request(5, temperature=0.0))
-    seeded_draws.install(runner)
-    assert drawn(runner, [0, 1, 2]) == [UNSEEDED] * 3
 
 
 @pytest.mark.parametrize("said", [0, 4])
@@ -134,7 +129,7 @@ def test_positions_are_the_devices_where_the_host_counts_tokens_that_are_not_sam
     assert tokens.tolist() == [winner(5, 2), winner(6, 1)]
 
 
-def test_installing_twice_wraps_nothing_twice(upstream: Any) -> None:
+def test_installing_twice_wraps_nothing_twice(upstream: Any, caplog: pytest.LogCaptureFixture) -> None:
     runner = runner_of(request(5))
     assert not seeded_draws.installed(runner)
     seeded_draws.install(runner)
@@ -142,9 +137,6 @@ def test_installing_twice_wraps_nothing_twice(upstream: Any) -> None:
     before = runner.sampler.topk_topp_sampler, upstream.rejection_sample
     seeded_draws.install(runner)
     assert (runner.sampler.topk_topp_sampler, upstream.rejection_sample) == before
-
-
-def test_a_runner_without_the_sampler_is_left_alone_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     runner = SimpleNamespace(sampler=None)
     seeded_draws.install(runner)
     assert not seeded_draws.installed(runner)

@@ -1,7 +1,5 @@
 """What a model runner does in steps with drafts and in those without, beside a runner that notes how it was called."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

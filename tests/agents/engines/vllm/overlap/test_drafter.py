@@ -1,7 +1,5 @@
 """The drafter beside asynchronous scheduling, its steps made by hand on the CPU, without vLLM."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from types import SimpleNamespace

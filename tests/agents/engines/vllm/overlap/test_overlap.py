@@ -1,7 +1,5 @@
 """Asynchronous steps with drafts that come and go sample what synchronous steps without any do: two engines."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -147,9 +145,7 @@ def test_positions_by_the_length_of_outputs_are_noticed(engines: Any, few: Any, 
     assert unlike(answers, drafted_answers(engines, asked)[0], asked)
 
 
-def test_a_step_without_drafts_that_forgets_those_before_it_is_noticed(
-    engines: Any, few: Any, monkeypatch: Any
-) -> None:
+def test_a_step_without_drafts_that_forgets_those_before_it_is_noticed(engines, few, monkeypatch):
     """Control: such a step corrects the positions that were counted with the drafts."""
     runner = runner_of(engines.drafted)
     modes, execute = runner.execute_model.__self__, runner.execute_model

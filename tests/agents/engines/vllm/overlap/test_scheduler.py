@@ -27,12 +27,12 @@ class Steps:
         self.running: Any = None
         self.step = 0
 
-    def add(self, name: str, **sampling: Any) -> None:
+    def add(self, name: str, *, prompt: int = 10, **sampling: Any) -> None:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
         given = SamplingParams(max_tokens=20, ignore_eos=True, **sampling)
-        self.scheduler.add_request(Request(name, [7] * 10, given, None))
+        self.scheduler.add_request(Request(name, [7] * prompt, given, None))
 
     def next(self) -> dict[str, int]:
         """Schedule a step, end the one before; returns the places of the new one."""
@@ -98,6 +98,29 @@ def test_while_it_is_off_there_are_none(made: Made) -> None:
     steps = made(switch)
     steps.add("a")
     assert [steps.next().get("a", 0) for _ in range(8)] == [0, 0, 0, 6, 6, 6, 0, 0]
+
+
+def test_a_request_that_is_left_out_of_a_step_has_none_in_the_next_one(made: Made) -> None:
+    steps = made(ScriptedSwitch(0))
+    for name in "ab":
+        steps.add(name)
+    steps.next()
+    assert steps.next() == {"a": LONGEST, "b": LONGEST}
+    most, steps.scheduler.max_num_scheduled_tokens = steps.scheduler.max_num_scheduled_tokens, 1 + LONGEST
+    assert steps.next() == {"a": LONGEST}
+    steps.scheduler.max_num_scheduled_tokens = most
+    assert steps.next() == {"a": LONGEST}
+    assert steps.next() == {"a": LONGEST, "b": LONGEST}
+
+
+def test_a_request_that_joins_with_one_token_left_has_none_yet(made: Made) -> None:
+    steps = made(ScriptedSwitch(0))
+    steps.add("a")
+    steps.next()
+    steps.add("b", prompt=1)
+    assert steps.next() == {"a": LONGEST}
+    assert "b" in steps.running.num_scheduled_tokens
+    assert steps.next() == {"a": LONGEST, "b": LONGEST}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import numpy as np
 
 from laws.enumeration import Choose, Floats, Region, Tokens, outcomes, regions, toss
 from laws.policies import Law, Policy, along, finish
+from laws.token_counts import token_counts, token_counts_on_paths
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.rules.transforms import Transforms, distribution, token_counts, token_counts_on_paths
+from turntree.spec_tree.rules.transforms import Transforms, distribution
 from turntree.spec_tree.rules.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
 
 

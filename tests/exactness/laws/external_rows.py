@@ -28,7 +28,7 @@ from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from cpu_sglang import beside, prepare
 from policy_law import PolicyLaw, chi_square
 from tiny_llama import save_tiny_llama
