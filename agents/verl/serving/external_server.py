@@ -63,7 +63,7 @@ class ExternalServer(ServingTurns):
     model_config: Any = None
     replica_rank: int
     rollout_mode: RolloutMode
-    workers: Sequence[Any]
+    workers: list[Any]
     global_steps: Any
     _engine: Any = None
     _reuses = False
@@ -221,6 +221,8 @@ class ExternalReplica(SharingReplica):
     server: ClassVar[type]
     """Its servers' class."""
     servers: list[Any]
+    server_class: Any
+    model_config: Any
     nnodes: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -13,6 +13,8 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
     """verl's ``BaseRollout`` for SGLang; arguments are verl's. It reaches SGLang by an address, which each process of
     the server has its own of."""
 
+    server_actor: Any
+    _engine: Any
     _life = ""
 
     async def server(self) -> Any:
