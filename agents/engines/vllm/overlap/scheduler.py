@@ -20,6 +20,8 @@ from turntree.spec_tree.budget.draft_switch import DraftSwitch
 class DraftScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM is untyped here
     """vLLM's ``AsyncScheduler`` that plans places for drafts where they pay."""
 
+    num_spec_tokens: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         settings = DrafterSettings.from_additional_config(self.vllm_config.additional_config)
