@@ -36,10 +36,7 @@ class ToolCall:
 
     def to_openai(self) -> dict[str, Any]:
         """The call as an OpenAI ``tool_calls`` entry; arguments stay a mapping, as chat templates expect."""
-        entry: dict[str, Any] = {
-            "type": "function",
-            "function": {"name": self.name, "arguments": dict(self.arguments)},
-        }
+        entry: dict[str, Any] = {"type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
         if self.id:
             entry["id"] = self.id
         return entry
@@ -90,9 +87,7 @@ class Message:
             raise ValueError(f"a message needs a role, one of {expected}; got {role!r} in {message!r}")
         calls = tuple(
             ToolCall(
-                name=entry["function"]["name"],
-                arguments=entry["function"].get("arguments", {}),
-                id=entry.get("id", ""),
+                name=entry["function"]["name"], arguments=entry["function"].get("arguments", {}), id=entry.get("id", "")
             )
             for entry in message.get("tool_calls") or ()
         )

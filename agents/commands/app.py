@@ -60,9 +60,7 @@ def configure(
 
 
 @app.command("list")
-def list_environments(
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
-) -> None:
+def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False) -> None:
     """List the environments that can be made."""
     import json
 

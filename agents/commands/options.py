@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 Options = TypeVar("Options")
 
 ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub."),
+    str | None, typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub.")
 ]
 TokenEngineOption = Annotated[
     EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
 ]
 TemplateOption = Annotated[
-    str | None,
-    typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}."),
+    str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
 TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."

@@ -120,11 +120,7 @@ class ChatServer:
         await self._client.aclose()
 
     async def say(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        sampling: Sampling,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Mapping[str, Any]], sampling: Sampling, *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> ChatTurn:
         """The next message of the dialogue.
 

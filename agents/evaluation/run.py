@@ -96,12 +96,7 @@ def _digest(env: Any) -> str:
 
 
 def open_file(
-    planned: Planned,
-    out: Path,
-    playing: Playing,
-    *,
-    restart: bool = False,
-    played_by: Mapping[str, Any] | None = None,
+    planned: Planned, out: Path, playing: Playing, *, restart: bool = False, played_by: Mapping[str, Any] | None = None
 ) -> EvalFile:
     """The file of an evaluation's episodes, before a model is loaded for the missing ones.
 
@@ -169,13 +164,7 @@ async def play(
         if file is not None:
             file.begin()
         episodes = await evaluate(
-            planned.make_env,
-            engine,
-            renderer,
-            range(planned.count),
-            planned.own(playing),
-            done=done,
-            on_episode=note,
+            planned.make_env, engine, renderer, range(planned.count), planned.own(playing), done=done, on_episode=note
         )
     finally:
         if file is not None:

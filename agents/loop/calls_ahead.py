@@ -91,12 +91,7 @@ class EarlyCalls:
     """
 
     def __init__(
-        self,
-        calls: CallsAhead | None,
-        env: Any,
-        ask: Ask,
-        off_loop: OffLoop,
-        text: Callable[[Sequence[int]], str],
+        self, calls: CallsAhead | None, env: Any, ask: Ask, off_loop: OffLoop, text: Callable[[Sequence[int]], str]
     ) -> None:
         self._env, self._ask, self._off_loop, self._text = env, ask, off_loop, text
         self._own = own = env.unwrapped

@@ -93,10 +93,7 @@ class Renderer:
         return self._initial(json.dumps(list(messages)), json.dumps(list(tools)))
 
     def extend(
-        self,
-        prompt_ids: Sequence[int],
-        response_ids: Sequence[int],
-        messages: Sequence[Mapping[str, Any]],
+        self, prompt_ids: Sequence[int], response_ids: Sequence[int], messages: Sequence[Mapping[str, Any]]
     ) -> tuple[int, ...]:
         """Token ids of the next prompt: ``prompt_ids``, ``response_ids``, then only the new tokens.
 

@@ -212,10 +212,7 @@ class _Play(EpisodeDriver):
         turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
-            self.sampling,
-            max_tokens=room,
-            stop_token_ids=tuple(dict.fromkeys(stops)),
-            seed=self.turn_seed(turn),
+            self.sampling, max_tokens=room, stop_token_ids=tuple(dict.fromkeys(stops)), seed=self.turn_seed(turn)
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
         self.states.append(state)

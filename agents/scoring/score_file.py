@@ -125,11 +125,7 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
 
 def scored_to_dict(scored: Scored) -> dict[str, Any]:
     """``scored`` as JSON values."""
-    values: dict[str, Any] = {
-        "reward": scored.reward,
-        "parts": dict(scored.parts),
-        "undecided": list(scored.undecided),
-    }
+    values: dict[str, Any] = {"reward": scored.reward, "parts": dict(scored.parts), "undecided": list(scored.undecided)}
     if (answer := scored.answer) is not None:
         values |= {
             "correct": answer.correct,

@@ -53,13 +53,7 @@ class BFCL(Env):
     }
     default_limits = Limits(max_turns=64)
 
-    def __init__(
-        self,
-        *,
-        data: str | Path | None = None,
-        split: str = "base",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, data: str | Path | None = None, split: str = "base", **kwargs: Any) -> None:
         """Read the tasks.
 
         Args:

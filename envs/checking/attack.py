@@ -146,11 +146,7 @@ def _wrong(target: Target) -> Attempt:
 
 
 def _row(
-    policy: str,
-    attempts: Policy,
-    known: Iterable[Target],
-    play: Callable[[Task, Attempt], Outcome],
-    above: float,
+    policy: str, attempts: Policy, known: Iterable[Target], play: Callable[[Task, Attempt], Outcome], above: float
 ) -> Row:
     must_pay = policy in RIGHT_CHANGES
     tasks = lucky = 0

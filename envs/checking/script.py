@@ -18,14 +18,7 @@ from turntree.envs.tools.tool import Tool
 MAX_STEPS = 24
 """Most turns played of an episode that does not end."""
 _WORDS = ("Let me think.", "3", "#### 2", r"The answer is \boxed{1}.", "")
-_FILLINGS: Mapping[str, Any] = {
-    "integer": 1,
-    "number": 1.5,
-    "boolean": True,
-    "array": [],
-    "object": {},
-    "null": None,
-}
+_FILLINGS: Mapping[str, Any] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,14 +70,7 @@ class Container:
             seconds=task.build_seconds,  # it may have to be pulled
         )
 
-    def run(
-        self,
-        command: str,
-        seconds: float,
-        *,
-        user: str | None = None,
-        variables: Mapping[str, str] = {},
-    ) -> Ran:
+    def run(self, command: str, seconds: float, *, user: str | None = None, variables: Mapping[str, str] = {}) -> Ran:
         """Run a command with the image's bash, or its sh, and wait until it ends.
 
         Raises:
@@ -170,11 +163,7 @@ def built_image(folder: Path, *, docker: str, seconds: float) -> str:
 
 
 def run_docker(
-    line: Sequence[str],
-    *,
-    check: bool = True,
-    seconds: float = _DOCKER_SECONDS,
-    variables: Mapping[str, str] = {},
+    line: Sequence[str], *, check: bool = True, seconds: float = _DOCKER_SECONDS, variables: Mapping[str, str] = {}
 ) -> subprocess.CompletedProcess[bytes]:
     """Run Docker's command.
 

@@ -29,13 +29,7 @@ class KeyValue(Env):
     default_limits = Limits(max_turns=24)
 
     def __init__(
-        self,
-        *,
-        keys: int = 5,
-        min_operations: int = 1,
-        max_operations: int = 3,
-        split: str = "train",
-        **kwargs: Any,
+        self, *, keys: int = 5, min_operations: int = 1, max_operations: int = 3, split: str = "train", **kwargs: Any
     ) -> None:
         """Choose the tasks.
 

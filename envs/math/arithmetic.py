@@ -119,10 +119,7 @@ class Arithmetic(Env):
             )
         prompt = str(numbers[0]) + "".join(f"{op}{n}" for op, n in zip(operators, numbers[1:], strict=True))
         return Task(
-            id=f"arithmetic/{self.split}/{index}",
-            prompt=prompt,
-            answer=str(results[-1]),
-            data_source="arithmetic",
+            id=f"arithmetic/{self.split}/{index}", prompt=prompt, answer=str(results[-1]), data_source="arithmetic"
         )
 
     def reply(self, message: Message) -> Reply:

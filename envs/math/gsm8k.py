@@ -93,8 +93,5 @@ def _read_task(row: Row, default_id: str) -> Task:
     if answer is None or parse_number(answer) is None:
         raise DataError(f"{row.where}: 'answer' must end with '#### NUMBER' or be a number, got {text!r:.200}")
     return Task(
-        id=row.text("id") if row.fields.get("id") else default_id,
-        prompt=question,
-        answer=answer,
-        data_source="gsm8k",
+        id=row.text("id") if row.fields.get("id") else default_id, prompt=question, answer=answer, data_source="gsm8k"
     )

@@ -27,14 +27,7 @@ class Adventure(Env):
     forkable = True
     default_limits = Limits(max_turns=40)
 
-    def __init__(
-        self,
-        *,
-        min_rooms: int = 3,
-        max_rooms: int = 6,
-        split: str = "train",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, min_rooms: int = 3, max_rooms: int = 6, split: str = "train", **kwargs: Any) -> None:
         """Choose the worlds.
 
         Args:

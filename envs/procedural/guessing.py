@@ -28,14 +28,7 @@ class NumberGuessing(Env):
     forkable = True
     default_limits = Limits(max_turns=None)
 
-    def __init__(
-        self,
-        *,
-        max_number: int = 100,
-        spare: int = 1,
-        split: str = "train",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, max_number: int = 100, spare: int = 1, split: str = "train", **kwargs: Any) -> None:
         """Choose the range.
 
         Args:

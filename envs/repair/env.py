@@ -28,12 +28,7 @@ class Repair(Env):
     default_limits = Limits(max_turns=16)
 
     def __init__(
-        self,
-        *,
-        split: str = "train",
-        seconds: float = 10.0,
-        isolation: Isolation | str = Isolation.AUTO,
-        **kwargs: Any,
+        self, *, split: str = "train", seconds: float = 10.0, isolation: Isolation | str = Isolation.AUTO, **kwargs: Any
     ) -> None:
         """List the tasks.
 

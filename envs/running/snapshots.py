@@ -41,14 +41,7 @@ class Snapshots:
         """
         try:
             name, attributes = pickle.loads(state)
-        except (
-            pickle.UnpicklingError,
-            EOFError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            ImportError,
-        ) as error:
+        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, ImportError) as error:
             raise SnapshotError(f"expected the bytes of snapshot(), got something else: {error}") from error
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")

@@ -25,13 +25,7 @@ class AirlineService(Service):
     example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
     default_limits = Limits(max_turns=24)
 
-    def __init__(
-        self,
-        *,
-        split: str = "train",
-        customer: Customer | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, split: str = "train", customer: Customer | None = None, **kwargs: Any) -> None:
         """Set up the desk.
 
         Args:

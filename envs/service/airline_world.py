@@ -15,14 +15,7 @@ from turntree.envs.service.database import Record, Tables
 
 TODAY = date(2031, 5, 15)
 """The date of all episodes."""
-CITIES = {
-    "ARD": "Ardol",
-    "BEL": "Belmar",
-    "CAS": "Castero",
-    "DUN": "Dunmere",
-    "ELV": "Elvast",
-    "FOR": "Forwell",
-}
+CITIES = {"ARD": "Ardol", "BEL": "Belmar", "CAS": "Castero", "DUN": "Dunmere", "ELV": "Elvast", "FOR": "Forwell"}
 CABINS = ("economy", "business")
 TIERS = ("regular", "silver", "gold")
 _FIRST = ("Ada", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Klara", "Leo")

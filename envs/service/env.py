@@ -38,12 +38,7 @@ class TauService(Service):
     default_limits = Limits(max_turns=40)
 
     def __init__(
-        self,
-        *,
-        data: str | Path | None = None,
-        split: str = "test",
-        customer: Customer | None = None,
-        **kwargs: Any,
+        self, *, data: str | Path | None = None, split: str = "test", customer: Customer | None = None, **kwargs: Any
     ) -> None:
         """Read the database and the tasks.
 

@@ -73,8 +73,7 @@ _PHRASES: dict[str, Node] = {
         ("all real numbers", "all reals", "all real", "real numbers", "set of all real numbers"), Const("R")
     ),
     **dict.fromkeys(
-        ("empty set", "no solution", "no solutions", "no real solution", "no real solutions"),
-        Const("empty"),
+        ("empty set", "no solution", "no solutions", "no real solution", "no real solutions"), Const("empty")
     ),
     "infinity": Const("inf"),
 }

@@ -30,10 +30,7 @@ _OR = re.compile(
     + _VALUE,
     re.IGNORECASE,
 )
-_AND = re.compile(
-    _CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE,
-    re.IGNORECASE,
-)
+_AND = re.compile(_CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE, re.IGNORECASE)
 _SENTENCE = re.compile(r"\W*(?:$|\n)")
 _STOP = re.compile(r"[\s$)\]*\\}]*(?:$|\n|[.;](?:\s|$))")
 _LINE_END = re.compile(r"\n|[.?!;,](?:\s|$)")

@@ -40,7 +40,7 @@ _GRADER = re.compile(
 )
 _CODE = re.compile(
     r"__\w+__|\b(?:import|eval|exec|open|compile|lambda|getattr|globals|subprocess|os\.system|print|S)\b\s*[(:'\"]|"
-    r"\bDROP\s+TABLE\b|\blambda\s*:",
+    r"\bDROP\s+TABLE\b|\blambda\s*:"
 )
 HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"

@@ -248,13 +248,7 @@ def _hand_out(node: int, number: int, turn: Any, work: Any, out: DraftNodes) -> 
 
 @kept_part(fastmath=True)
 def grow(
-    turn: Any,
-    room: int,
-    limits: DraftLimits,
-    sources: DraftSources,
-    weights: Any,
-    work: Any,
-    out: DraftNodes,
+    turn: Any, room: int, limits: DraftLimits, sources: DraftSources, weights: Any, work: Any, out: DraftNodes
 ) -> int:
     """Weigh nodes after the newest token of a turn, the root, and hand out the most probable ones.
 

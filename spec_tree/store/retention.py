@@ -158,11 +158,7 @@ class RetentionPolicy:
             self._forget_empty(held)
 
     def add_all(
-        self,
-        states: Sequence[DialogueState],
-        sampled: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        live: LiveTurns,
+        self, states: Sequence[DialogueState], sampled: NDArray[np.int32], offsets: NDArray[np.int64], live: LiveTurns
     ) -> None:
         """Keep finished turns, ``sampled[offsets[i]:offsets[i + 1]]`` at ``states[i]``, in their order."""
         lengths = np.diff(offsets)

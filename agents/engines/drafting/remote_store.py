@@ -6,15 +6,13 @@ settings of SGLang's schedulers.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.state_wire import from_wire
 
 if TYPE_CHECKING:
-    from turntree.spec_tree import DialogueState, SpecForest
+    from turntree.spec_tree import SpecForest
 
 
 def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
@@ -39,43 +37,3 @@ def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_ran
             forest.restore(path)
         case _:
             raise ValueError(f"expected insert, save or restore of the store with its arguments, got {method!r}")
-
-
-class RemoteStore:
-    """An engine's store of drafts in the engine's processes.
-
-    Args:
-        call: Calls ``insert``, ``save`` or ``restore`` of the store in each of them. Its arguments are JSON values.
-    """
-
-    def __init__(self, call: Callable[..., Awaitable[None]]) -> None:
-        self._call = call
-        self._loop = asyncio.get_running_loop()
-        self._in_call = asyncio.Lock()
-        self._inserting: set[asyncio.Task[None]] = set()
-
-    def insert(self, state: DialogueState, tokens: Sequence[int]) -> None:
-        """Add a finished turn, soon."""
-        task = self._loop.create_task(self._in_turn("insert", [to_wire(state)], [list(map(int, tokens))]))
-        self._inserting.add(task)
-        task.add_done_callback(self._inserting.discard)
-
-    def insert_all(self, states: Sequence[DialogueState], turns: Sequence[Any]) -> None:
-        """Add finished turns; not to be called on the event loop's thread."""
-        self._wait("insert", [to_wire(state) for state in states], [list(map(int, turn)) for turn in turns])
-
-    def save(self, path: Path) -> None:
-        """Write all finished turns into a file; not to be called on the event loop's thread."""
-        self._wait("save", str(path))
-
-    def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file; not to be called on the event loop's thread."""
-        self._wait("restore", str(path))
-
-    def _wait(self, method: str, *args: Any) -> None:
-        asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
-
-    async def _in_turn(self, method: str, *args: Any) -> None:
-        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
-        async with self._in_call:
-            await self._call(method, *args)

@@ -148,9 +148,5 @@ class Drafter:
         depth, row = np.nonzero(verified.path >= 0)
         accepted[draft.offsets[row] + verified.path[depth, row]] = True
         self._budget.observe(
-            rows=rows,
-            tokens=len(step.tokens),
-            estimates=draft.probabilities,
-            accepted=accepted,
-            seconds=seconds,
+            rows=rows, tokens=len(step.tokens), estimates=draft.probabilities, accepted=accepted, seconds=seconds
         )

@@ -158,12 +158,7 @@ class LocalEngine:
         if not given and not top:
             return Scores(logprobs=(), weights_version=self._core.version)
         done = await self._run(
-            prompt=prompt,
-            sampling=sampling,
-            state=DialogueState.from_tokens(prompt),
-            seed=0,
-            guess=given,
-            scoring=True,
+            prompt=prompt, sampling=sampling, state=DialogueState.from_tokens(prompt), seed=0, guess=given, scoring=True
         )
         if done.finish is FinishReason.ABORT:
             raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")

@@ -44,13 +44,7 @@ class Strangers:
         most: Of all addresses; four times as many are never held.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        most: int = _MOST,
-        most_of_one: int = _MOST_OF_ONE,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, most: int = _MOST, most_of_one: int = _MOST_OF_ONE) -> None:
         self._loop, self._most, self._most_of_one = loop, most, most_of_one
         self._came: OrderedDict[Connection, tuple[float, str]] = OrderedDict()  # when, and its address
         self._by_address: defaultdict[str, OrderedDict[Connection, None]] = defaultdict(OrderedDict)

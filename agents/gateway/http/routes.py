@@ -80,9 +80,7 @@ class Routes:
         origins = self._settings.allowed_origins
         browsers = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         return Starlette(
-            routes=self._routes,
-            middleware=[browsers] if origins else [],
-            exception_handlers={HTTPException: _no_path},
+            routes=self._routes, middleware=[browsers] if origins else [], exception_handlers={HTTPException: _no_path}
         )
 
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import ray
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
-from turntree.agents.engines.drafting.remote_store import RemoteStore
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.guesses.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
@@ -63,7 +63,7 @@ class ExternalServer(ServingTurns):
     model_config: Any = None
     replica_rank: int
     rollout_mode: RolloutMode
-    workers: list[Any]
+    workers: Any
     global_steps: Any
     _engine: Any = None
     _reuses = False
@@ -220,9 +220,9 @@ class ExternalReplica(SharingReplica):
 
     server: ClassVar[type]
     """Its servers' class."""
-    servers: list[Any]
     server_class: Any
     model_config: Any
+    servers: list[Any]
     nnodes: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
-from turntree.agents.engines.drafting.remote_store import RemoteStore
+from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.context_length import KEPT

@@ -13,9 +13,9 @@ class SglangWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
     """verl's ``BaseRollout`` for SGLang; arguments are verl's. It reaches SGLang by an address, which each process of
     the server has its own of."""
 
-    server_actor: Any
-    _engine: Any
     _life = ""
+    _engine: Any
+    server_actor: Any
 
     async def server(self) -> Any:
         """See ``RestartedServer``."""

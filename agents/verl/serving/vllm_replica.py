@@ -21,8 +21,8 @@ from verl.plugin.platform import get_platform
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from turntree.agents.engines.drafting.remote_store import RemoteStore
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import (
     VllmDialect,

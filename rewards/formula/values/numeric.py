@@ -52,11 +52,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
         return False
     if not free_variables(gold) and not _varies(answer, names):
         raise Undefined("no value")
-    for real_only, points in (
-        (True, real_points(names)),
-        (True, integer_points(names)),
-        (False, real_points(names)),
-    ):
+    for real_only, points in ((True, real_points(names)), (True, integer_points(names)), (False, real_points(names))):
         verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
         if verdict is not True:
             return verdict

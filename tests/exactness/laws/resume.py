@@ -104,10 +104,7 @@ class ToyEngine:
             said.append(token)
             self._drawn += 1
         return Completion(
-            token_ids=tuple(said),
-            logprobs=(0.0,) * len(said),
-            finish_reason=reason,
-            weights_version=self.version,
+            token_ids=tuple(said), logprobs=(0.0,) * len(said), finish_reason=reason, weights_version=self.version
         )
 
 

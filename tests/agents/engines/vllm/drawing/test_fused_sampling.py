@@ -126,13 +126,13 @@ def test_requests_that_change_places_or_come_back_under_an_id_have_their_own_noi
     runner.input_batch.req_ids.reverse()
     runner.changed()
     assert step(runner) == [[token(6, 1)], [token(5, 0)]]
-    runner.requests["0"] = request(8)
+    runner.requests["0"] = request(9)
     runner.changed()
-    assert step(runner) == [[token(6, 1)], [token(8, 0)]]
+    assert step(runner) == [[token(6, 1)], [token(9, 0)]]
     runner.input_batch.req_ids.remove("1")
     runner.changed()
     del runner.requests["1"]
-    assert step(runner) == [[token(8, 0)]]
+    assert step(runner) == [[token(9, 0)]]
 
 
 def test_rows_are_read_when_the_batch_changes_and_not_in_each_step() -> None:
