@@ -15,7 +15,7 @@ trainer takes as long for a token as in trainings measured on the CPU, as a shar
 | sync | its own groups, once all have ended | comes while nothing runs |
 | keep (verl) | the groups that ended first | interrupted episodes go on behind their tokens |
 | keep-in-order | the groups that were submitted first | the same |
-| turn | the same | interrupted episodes are judged |
+| turn | the groups that ended first | interrupted episodes are judged |
 | episode | those submitted first | all that run, and the next step's that have ended, are judged |
 | episode-ended (`in_order: false`) | those that have ended and been judged first | all that wait or run are judged |
 
