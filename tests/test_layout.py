@@ -4,7 +4,9 @@ import ast
 import doctest
 import importlib
 import pkgutil
+import re
 import runpy
+import subprocess
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -161,6 +163,25 @@ def test_every_public_name_of_the_agents_is_there_and_no_other() -> None:
         assert getattr(turntree.agents, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = turntree.agents.no_such_name
+
+
+def in_no_part(root: Path, engine: str) -> set[Path]:
+    """Test files with cases for an engine that the Makefile's part for it does not choose."""
+    said = ("--eval", f"files: ; @echo $({engine.upper()}_FILES)", "files")
+    made = subprocess.check_output(("make", "-sf", ROOT / "Makefile", *said), cwd=root, text=True)
+    mark = re.compile(rf"pytest\.mark\.{engine}\b|getattr\(\s*pytest\.mark\b")
+    marked = {path for path in (root / "tests").rglob("test_*.py") if mark.search(path.read_text())}
+    return marked - {root / name for name in made.split()}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_every_file_with_cases_for_an_engine_is_in_its_part(engine, tmp_path):
+    assert in_no_part(ROOT, engine) == set()
+    new = tmp_path / "tests" / "test_new.py"
+    new.parent.mkdir()
+    for mark, found in (("{}." + engine, set()), ("getattr({}, engine)", set()), ("getattr({}, name)", {new})):
+        new.write_text(mark.format("pytest.mark"))
+        assert in_no_part(tmp_path, engine) == found
 
 
 def modules() -> list[str]:

@@ -134,6 +134,15 @@ def test_siblings_that_keep_each_others_tokens_as_draws_are_noticed_jointly_only
     assert rules.tv(joint, rules.product(alone, alone)) > 0.1
 
 
+def test_an_old_law_of_which_nothing_is_kept_and_lenience_that_is_large_have_their_laws(rules):
+    p = rules.policy(3, 4)
+    q, lenience = rules.near(p, 3), float(np.exp(2.0))
+    assert rules.tv(rules.ratio_law(p, q, 2, top=0), rules.plain(p, 2)) < EXACT
+    emitted = rules.ratio_law(p, q, 3, lenience=lenience)
+    assert rules.tv(emitted, rules.lenient_formula(p, q, 3, lenience)) < EXACT
+    assert rules.tv(emitted, rules.plain(p, 3)) > NOTICED
+
+
 @pytest.fixture(scope="module")
 def enumeration():
     return import_module("laws.enumeration")

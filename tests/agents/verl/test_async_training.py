@@ -10,6 +10,7 @@ import torch
 from engine_training import VERSIONS, policy_for, train_engine
 from real_training import PROMPTS, SAMPLES, Training, kill_trainer, read_lines, run_training
 from safetensors.torch import load_file
+from warm_driver import SOCKET
 
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.launch import StepReport
@@ -232,7 +233,7 @@ def external(
     return run, [row["data"] for row in read_lines(run.folder.metrics)]
 
 
-EXTERNAL = [pytest.param(name, marks=getattr(pytest.mark, name)) for name in VERSIONS]
+EXTERNAL = [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in VERSIONS]
 
 
 @pytest.mark.release
@@ -267,8 +268,9 @@ def test_turns_of_verls_servers_that_nobody_judges_are_told_apart(
 @pytest.mark.release
 @pytest.mark.parametrize("engine", EXTERNAL)
 def test_a_server_that_is_killed_while_it_judges_a_turn_loses_nothing(
-    engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    engine: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv(SOCKET, raising=False)  # vLLM's engine is a child of its server and dies with it
     server = {"vllm": "DraftingVllmServer", "sglang": "DraftingSglangServer"}[engine]
     killing = (f"turntree.env_kwargs.folder={tmp_path}", f"turntree.env_kwargs.server={server}")
     _, rows = external(engine, chatml, tmp_path, tmp_path_factory, "mode=colocate_async", *killing, env="Overtaken")

@@ -125,6 +125,13 @@ def test_a_malformed_row_names_file_and_line(tmp_path: Path, row: dict[str, obje
     assert complaint in str(error.value)
 
 
+def test_rows_that_repeat_an_evaluation_set_are_left_out_on_request(tmp_path: Path) -> None:
+    repeated = {"question": "?", "answer": "4", "overlaps_eval": ["math500"]}
+    data = write_rows(tmp_path / "rows.jsonl", [repeated, {"question": "!", "answer": "5", "overlaps_eval": []}])
+    env = GSM8K(data=data, without=["math500"])
+    assert [env.task(i).id for i in range(env.num_tasks or 0)] == ["gsm8k/test/1"]
+
+
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected rows with question and answer, got none"):
         GSM8K(data=write_rows(tmp_path / "a.jsonl", []))

@@ -24,8 +24,13 @@ NUMBER = 3
 
 
 @pytest.fixture
-def env() -> Iterator[Env]:
-    env = make("turntree/Repair-v0", seconds=patience(2.0))
+def seconds() -> float:
+    return patience(2.0)
+
+
+@pytest.fixture
+def env(seconds: float) -> Iterator[Env]:
+    env = make("turntree/Repair-v0", seconds=seconds)
     env.reset(options={"index": NUMBER})
     yield env
     env.close()
@@ -66,11 +71,13 @@ def test_tests_run_and_say_the_same_twice_and_much_output_is_cut_in_the_middle(e
 
 
 @pytest.mark.parametrize(("command", "complaint"), table(__file__, "bad_commands"))
-def test_a_command_that_fails_leaves_the_files_as_they_were(env: Env, command: str, complaint: str) -> None:
+def test_a_command_that_fails_leaves_the_files_as_they_were(
+    env: Env, seconds: float, command: str, complaint: str
+) -> None:
     before = dict(files(env))
     said = shell(env, f"echo new > new.txt; {command}")
     assert said.startswith("Error: ")
-    assert complaint in said
+    assert complaint.format(seconds=seconds) in said
     assert said.endswith("the files are as they were before")
     assert files(env) == before
     assert shell(env, "ls").split() == sorted(before)

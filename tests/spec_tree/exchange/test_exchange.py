@@ -306,6 +306,7 @@ def test_no_step_waits_for_an_exchange(log: TurnLog) -> None:
     shared.swap_aside()  # one at a time
     assert not shared.wait(0)
     assert forest.stats().rollouts == 0
+    shared.note(HERE, (9,))  # goes with the next
     go_on.set()
     assert shared.wait(patience(30))
-    assert (forest.stats().rollouts, shared.counts.swaps) == (1, 2)
+    assert (forest.stats().rollouts, shared.counts.swaps, shared.counts.given) == (1, 2, 1)
