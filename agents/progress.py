@@ -35,6 +35,7 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
 
     Args:
         words: What goes on before there is a progress: imports and checks take long on a busy machine.
+        seconds: Time between two lines.
     """
     _SHOWN.clear()
     began = monotonic()
@@ -59,6 +60,7 @@ def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]
     Args:
         progress: Its bars are drawn on a terminal. Elsewhere a line of each bar that is not full is printed as the time
             passes.
+        seconds: Time between two lines.
     """
     _SHOWN.set()
     ended = Event()

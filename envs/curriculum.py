@@ -136,6 +136,7 @@ class CurriculumEnv(gymnasium.Wrapper[str, str, str, str]):
 
         Args:
             make: Makes an environment, given a stage's arguments.
+            stages: The easiest first.
             curriculum: Selects the stages; may be shared by environments of one process. ``None`` makes one.
             success: Least reward of a successful episode, summed over its turns.
 

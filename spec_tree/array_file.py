@@ -61,6 +61,7 @@ def open_regular(path: str | os.PathLike[str], *, most: int, links: bool = True)
 
     Args:
         most: Most bytes that it may have.
+        links: Whether it may be a symbolic link.
 
     Raises:
         DamagedFile: If it is no regular file, or longer.

@@ -38,7 +38,7 @@ class RunRecord:
     comparison: Comparison | None
     """Comparison with and without speculation; ``None`` if there is none."""
     example: Episode | None
-    """An episode of the last step; ``None`` without records."""
+    """An episode of the last step that has any; ``None`` without records."""
 
 
 def read_run(root: Path) -> RunRecord:
@@ -46,16 +46,17 @@ def read_run(root: Path) -> RunRecord:
 
     Raises:
         FileNotFoundError: If there is no ``metrics.jsonl``.
-        RecordError: If a line of the records is damaged, or they have no training step.
+        RecordError: If a line that is read is damaged, or the records have no training step.
     """
     folder = RunFolder(root)
-    points = _points(folder)
-    last, comparison = folder.episodes(points[-1].step), root / "comparison.json"
+    points, comparison = _points(folder), root / "comparison.json"
+    recorded = (folder.episodes(point.step) for point in reversed(points))
+    last = next((path for path in recorded if path.is_file()), None)
     return RunRecord(
         root=root,
         points=points,
         comparison=Comparison.load(comparison) if comparison.is_file() else None,
-        example=next(iter(read_episodes(last)), None) if last.is_file() else None,
+        example=next(iter(read_episodes(last)), None) if last else None,
     )
 
 

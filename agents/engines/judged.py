@@ -66,8 +66,6 @@ async def replay(request: TurnRequest, judge: Judge, go_on: Continue) -> Complet
         # New weights wait for running requests, and between a turn's two none runs: a turn is of one policy.
         return await go_on(replace(request, draft=()), 0)
     done = join(head, tail)
-    if tail.token_ids and not (head.behaviour_logprobs and tail.behaviour_logprobs):  # not known of all tokens
-        done = replace(done, behaviour_logprobs=())
     return done if drawn.levels else replace(done, levels="")
 
 

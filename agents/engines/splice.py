@@ -26,14 +26,14 @@ _UNSAID: dict[str, Callable[[Completion], Any]] = {
     "accepted": lambda part: (False,) * len(part.token_ids),
     "levels": lambda part: "A" * len(part.token_ids),
     "versions": lambda part: (part.weights_version,) * len(part.token_ids),
-    "behaviour_logprobs": lambda part: part.logprobs,
     "forced": lambda part: (False,) * len(part.token_ids),
 }
 """Fields that a part leaves out, and what it means by that."""
 
 
 def join(head: Completion, tail: Completion) -> Completion:
-    """The completion of ``head`` followed by ``tail``. A field that one of them leaves out is filled up for it.
+    """The completion of ``head`` followed by ``tail``. A field that one of them leaves out is filled up for it, but for
+    the behaviour: where it is not recorded of both, it is not of the turn.
 
     Args:
         tail: The rest, sampled after the prompt and ``head``; its finish reason is the turn's. It counts the head's
@@ -44,9 +44,11 @@ def join(head: Completion, tail: Completion) -> Completion:
         for name, filled in _UNSAID.items()
         if getattr(head, name) or getattr(tail, name)
     }
+    parts = [part.behaviour_logprobs for part in (head, tail) if part.token_ids]
     return replace(
         tail,
         token_ids=head.token_ids + tail.token_ids,
+        behaviour_logprobs=sum(parts, ()) if all(parts) else (),
         logprobs=head.logprobs + tail.logprobs,
         draft=add_stats(head.draft, tail.draft),
         cached_tokens=head.cached_tokens,

@@ -108,6 +108,7 @@ class SessionRecord:
     """The folder of a run to which sessions are appended: a file of episodes for each start of the server.
 
     Args:
+        folder: The folder; made where missing.
         model: Model directory or id, by which the viewer finds the tokenizer.
         rendering: How turns are rendered, JSON values.
     """

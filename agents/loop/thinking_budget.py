@@ -96,6 +96,7 @@ def _closed(head: Completion, forced: tuple[int, ...]) -> Completion:
         token_ids=forced,
         logprobs=(0.0,) * count,
         finish_reason=FinishReason.STOP,
+        behaviour_logprobs=(0.0,) * count if head.behaviour_logprobs else (),
         weights_version=head.weights_version,
         top=top,
         forced=(True,) * count,

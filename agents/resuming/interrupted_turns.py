@@ -152,14 +152,9 @@ def longer(guess: Sequence[int], judged: Sequence[int]) -> tuple[int, ...]:
 
 def joined(before: Completion, after: Completion) -> Completion:
     """One turn of two policies: ``after`` goes on behind ``before``. Each token keeps its version."""
-    versions = versions_of(before) + versions_of(after)
-    head = replace(before, levels=before.levels or "A" * len(before.token_ids))
-    if before.accepted == () and before.token_ids:
-        head = replace(head, accepted=(False,) * len(before.token_ids))
-    if bool(before.behaviour_logprobs) != bool(after.behaviour_logprobs) and after.token_ids:
-        head = replace(head, behaviour_logprobs=before.behaviour_logprobs or before.logprobs)
-        after = replace(after, behaviour_logprobs=after.behaviour_logprobs or after.logprobs)
-    return replace(join(head, after), versions=versions)
+    if before.behaviour_logprobs or after.behaviour_logprobs:
+        before, after = (replace(of, behaviour_logprobs=of.behaviour_logprobs or of.logprobs) for of in (before, after))
+    return replace(join(before, after), versions=versions_of(before) + versions_of(after))
 
 
 def versions_of(turn: Completion) -> tuple[int, ...]:

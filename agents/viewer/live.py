@@ -22,7 +22,11 @@ _WAITS = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" conten
 
 
 class LivePage:
-    """The page of runs as they are now, made anew only where a file has changed."""
+    """The page of runs as they are now, made anew only where a file has changed.
+
+    Args:
+        paths: Folders of runs, or files of episodes.
+    """
 
     def __init__(self, paths: Sequence[Path], *, tokenizer: Any = None) -> None:
         self._paths, self._tokenizer = paths, tokenizer

@@ -65,6 +65,7 @@ class ForkServer:
 
         Args:
             memory_bytes: Address space that it may use beyond its own at the start.
+            cpu_seconds: Processor time that one comparison may use.
 
         Raises:
             IsolationError: The server is gone.

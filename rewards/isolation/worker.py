@@ -48,7 +48,9 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
     """Answer comparisons until the caller is gone.
 
     Args:
+        channel: Socket to the caller.
         memory_bytes: Address space allowed beyond what is in use now.
+        cpu_seconds: Processor time allowed to each comparison.
     """
     from turntree.rewards.formula.compare import compare, understands
 

@@ -42,6 +42,7 @@ class FolderExchange:
     """A member's access to the folder.
 
     Args:
+        folder: Created if missing.
         name: Name of the member: letters, digits, ``_`` and ``.``; the same in each life of a process.
         max_bytes: Most bytes of this member's files, the newest kept.
 

@@ -51,7 +51,7 @@ class Routes:
     def add(
         self, name: str, handler: Handler, *, method: str, open_to_all: bool = False, dialect: Dialect = OPENAI
     ) -> None:
-        """Add a path."""
+        """Add a path; ``open_to_all`` if no key is asked for."""
 
         async def answer(request: Request) -> Response:
             clock = asyncio.get_running_loop().time

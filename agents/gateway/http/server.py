@@ -149,6 +149,8 @@ async def run(
     """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
 
     Args:
+        closing: Called when the end begins.
+        ready: Called when requests are answered.
         until: Asked now and then whether to end.
         signals: Whether SIGTERM and SIGINT are for the server, and not for the program that it is a part of.
 
