@@ -22,6 +22,7 @@ from ray.exceptions import RayActorError
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from turntree.agents.verl.names import ROLLOUT_NAME
+from turntree.agents.verl.serving.restarts import RESEND
 from turntree.agents.verl.serving.weights import buckets_of
 
 logger = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
     async def receive_weights(  # type: ignore[override] # verl's own are generators, too
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """The newest weights, once they are known; of a repeated update the last ones.
+        """The newest weights, once they are known; of a repeated update the last ones, at once.
 
         Args:
             global_steps: Updates that the trainer has made.
@@ -108,7 +109,8 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
             TimeoutError: If the trainer does not name them in time.
         """
         try:
-            await asyncio.wait_for(self._named.wait(), _PATIENCE)
+            if global_steps != RESEND or not self._buckets:
+                await asyncio.wait_for(self._named.wait(), _PATIENCE)
         except TimeoutError:
             raise TimeoutError(f"the trainer named no weights within {_PATIENCE:g} s; see its own log") from None
         for bucket in self._buckets:

@@ -127,6 +127,10 @@ class RestartedServer:
     replica_rank: int
     _global_steps: int | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sending = asyncio.Lock()
+
     async def server(self) -> Any:
         """Handle of the replica's server; ``None`` if another process talks to it."""
         raise NotImplementedError
@@ -137,24 +141,25 @@ class RestartedServer:
         Args:
             global_steps: Updates that the trainer has made; ``RESEND`` repeats the last call's.
         """
-        if global_steps == RESEND:
-            global_steps = self._global_steps
-        self._global_steps = global_steps
-        send: Any = super().update_weights  # type: ignore[misc]
-        try:
-            server = await self.server()
-            if server is None:
-                await send(weights, global_steps=global_steps, **kwargs)
-                return
-            life = await server.ready.remote()
-            await send(weights, global_steps=None, **kwargs)
-            if global_steps is not None:
-                await server.set_global_steps.remote(global_steps, life)
-        except (RayActorError, EngineLost) as error:
-            logger.warning(
-                "the server of replica %d was lost during an update; it has no weights until the next one: %s",
-                self.replica_rank,
-                error,
-            )
-            async for _ in ensure_async_iterator(weights):  # the trainer's other processes gather each tensor with it
-                pass
+        async with self._sending:  # a repeated update and the next one do not mix
+            if global_steps == RESEND:
+                global_steps = self._global_steps
+            self._global_steps = global_steps
+            send: Any = super().update_weights  # type: ignore[misc]
+            try:
+                server = await self.server()
+                if server is None:
+                    await send(weights, global_steps=global_steps, **kwargs)
+                    return
+                life = await server.ready.remote()
+                await send(weights, global_steps=None, **kwargs)
+                if global_steps is not None:
+                    await server.set_global_steps.remote(global_steps, life)
+            except (RayActorError, EngineLost) as error:
+                logger.warning(
+                    "the server of replica %d was lost during an update; it has no weights until the next one: %s",
+                    self.replica_rank,
+                    error,
+                )
+                async for _ in ensure_async_iterator(weights):
+                    pass  # the trainer's other processes gather each tensor with it

@@ -1,3 +1,4 @@
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,7 @@ def sender(server: Server) -> Any:
 
     made = VllmWeightSender.__new__(VllmWeightSender)
     made._has_server, made.server_handle, made.replica_rank = True, server, 0
+    made._sending = asyncio.Lock()
     return made
 
 

@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.ray_weights import RayWeights
-from turntree.agents.verl.serving.restarts import RESEND
+from turntree.agents.verl.serving.restarts import RESEND, RestartedServer
 from turntree.agents.verl.serving.weights import WeightSender, buckets_of
 
 
@@ -109,6 +109,49 @@ class Stored:
         return iter_of(self.held).__await__()
 
 
+class Verls:
+    """verl's sender, which hands over four weights; notes what the server would get, of which update."""
+
+    def __init__(self) -> None:
+        self.replica_rank, self.got = 0, []
+
+    async def update_weights(self, weights: Any, global_steps: int | None) -> None:
+        for name in weights:
+            self.got.append(name)
+            await asyncio.sleep(0)
+
+
+class Sender(RestartedServer, Verls):
+    """verl's sender as it is with turntree."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__()
+        self.handle = server
+
+    async def server(self) -> Server:
+        return self.handle
+
+
+class Unordered(Sender):
+    """Control: each update begins when it comes."""
+
+    async def update_weights(self, *args: Any, **kwargs: Any) -> None:
+        self._sending = asyncio.Lock()
+        await super().update_weights(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Sender, Unordered])
+async def test_a_repeated_update_and_the_next_one_do_not_mix(kind: type[Sender]) -> None:
+    server = Server()
+    sender = kind(server)
+    await sender.update_weights("abcd", global_steps=3)
+    await asyncio.gather(
+        sender.update_weights("abcd", global_steps=RESEND), sender.update_weights("ABCD", global_steps=4)
+    )
+    assert server.steps == [3, 3, 4]
+    assert ("".join(sender.got) == "abcdabcdABCD") is (kind is Sender)
+
+
 async def iter_of(held: Any) -> Any:
     return held
 
@@ -132,7 +175,7 @@ async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_t
     for engine, receivers in zip(trainers, trained["receivers"], strict=True):
         engine.init_process_group(receivers=receivers)
     assert served == {"receivers": [[], []]}
-    gathered = []
+    gathered, context = [], SimpleNamespace(current_actor=None)
     for version in range(2):
 
         def weights(version: int = version) -> Iterator[tuple[str, torch.Tensor]]:
@@ -145,7 +188,14 @@ async def test_replicas_on_devices_of_their_own_get_all_weights_and_again_when_t
             await engine.send_weights(weights(), global_steps=version)
         expected = [(name, float(version)) for name in "abc"]
         assert waiting is None or await waiting == expected
-        assert await collect(replica) == await collect(replica) == expected
+        assert await collect(replica) == expected
+        with monkeypatch.context() as patch:
+            patch.setattr("turntree.agents.verl.ray_weights.ray.get_runtime_context", lambda: context)
+            patch.setattr("turntree.agents.verl.ray_weights._PATIENCE", 0)
+            replica.prepare()  # a repeated update does not wait for one that has only begun
+            assert await collect(replica, RESEND) == expected
+            with pytest.raises(TimeoutError):
+                await collect(replica, version)
     assert gathered == [*"abc"] * 4
 
 
@@ -160,8 +210,8 @@ async def test_a_replica_that_takes_no_weights_though_it_lives_ends_the_update(m
         await collect(replica)
 
 
-async def collect(engine: RayWeights) -> list[tuple[str, float]]:
-    return [(name, float(weight)) async for name, weight in engine.receive_weights()]
+async def collect(engine: RayWeights, global_steps: int | None = None) -> list[tuple[str, float]]:
+    return [(name, float(weight)) async for name, weight in engine.receive_weights(global_steps)]
 
 
 def test_verl_still_logs_with_an_argument_that_no_logger_takes() -> None:
