@@ -224,12 +224,14 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             )
         assert self._player.resuming is not None
         self._player.resuming.newest.see(step - 1)
-        held = (await transfer_queue.async_kv_list("train")).get("train", {})
-        due = None
-        if self._batch:
-            asked = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
-            due = submitted_first(asked, self._batch)
-        for uid in self._overtaken.begin_step(step - 1, held, due):
+        async with self._overtaken.listing:
+            held = (await transfer_queue.async_kv_list("train")).get("train", {})
+            due = None
+            if self._batch:
+                asked = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
+                due = submitted_first(asked, self._batch)
+            trained = self._overtaken.begin_step(step - 1, held, due)
+        for uid in trained:
             self._player.trained_on(uid)
         self._judge_stale()
 

@@ -9,6 +9,7 @@ enough, by the weights of their own step.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ class OvertakenGroups:
         """Groups that are judged or on their way to the queue."""
         self._version = 0
         self._due: Container[str] | None = None
+        self.listing = asyncio.Lock()
+        """Held from the question what verl's queue holds to ``begin_step``: an older answer does not come last."""
 
     def begin_step(self, version: int, held: Container[str], due: Container[str] | None = None) -> list[str]:
         """A step of this version of the weights begins; returns, and forgets, the groups that were trained on.

@@ -82,7 +82,8 @@ class ExternalServer(ServingTurns):
         if self.rollout_mode is RolloutMode.COLOCATED:
             self._life.got_weights()  # a model that is not trained: its weights are those on disk
         elif self.rollout_mode is RolloutMode.STANDALONE:
-            ask_for_weights(self.workers[0])
+            if len(self.workers) == 1:  # several send together, and none asks the others
+                ask_for_weights(self.workers[0])
         else:
             self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
 

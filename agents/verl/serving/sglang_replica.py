@@ -24,6 +24,7 @@ from turntree.agents.engines.sglang.wire import DRAFTED
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
+from turntree.agents.verl.serving.restarts import retry_after_restart
 from turntree.agents.verl.serving.verl_types import draft_fields
 
 _ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
@@ -40,6 +41,7 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         super().__init__(*args, **kwargs)
         await self.relaunch()
 
+    @retry_after_restart  # Ray reads it from this method, not from the one below
     async def sleep(self) -> None:
         """As verl's."""
         await super().sleep()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -118,6 +119,32 @@ async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, qu
         await asyncio.gather(*worker.background_tasks)
         await worker._carrier
         assert judged(worker) == dict(zip("abc", versions, strict=True))
+
+
+@pytest.mark.parametrize("locked", [True, False])
+async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, monkeypatch, locked):
+    """Else the group that takes an evicted one's place is not judged, and the trainer waits. Control: no lock."""
+    for uid in "ab":
+        await finish(worker, queue, uid)
+    worker._batch, evicted, asked = 1, asyncio.Event(), queue.async_kv_list
+
+    async def late(partition: str) -> Any:
+        found = {name: dict(held) for name, held in (await asked(partition)).items()}
+        if "a" in found["train"]:
+            await evicted.wait()
+        return found
+
+    monkeypatch.setattr(queue, "async_kv_list", late)
+    if not locked:
+        worker._overtaken.listing = contextlib.AsyncExitStack()
+    first = asyncio.create_task(worker.judge_again(2))
+    await asyncio.sleep(0)
+    del queue.held["a"]
+    second = asyncio.create_task(worker.judge_again(2))
+    await asyncio.sleep(0)
+    evicted.set()
+    await asyncio.gather(first, second)
+    assert worker._overtaken._due == ({"b"} if locked else {"a"})
 
 
 @pytest.mark.parametrize("again", [True, False])

@@ -1,6 +1,7 @@
 """What verl asks of its own server does not wait for precomputed turns: a server of verl's that runs no engine."""
 
 import asyncio
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -95,6 +96,15 @@ async def test_without_that_they_would_be_in_its_way(call: str) -> None:
     await getattr(Verls, call)(server)
     assert server.seen == [2]
     await server.sleep()
+
+
+@pytest.mark.parametrize(
+    "engine", [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in ("vllm", "sglang")]
+)
+def test_each_is_called_again_where_the_server_died_meanwhile(engine: str) -> None:
+    replica = importlib.import_module(f"turntree.agents.verl.serving.{engine}_replica")
+    server = getattr(replica, f"Drafting{engine.capitalize()}Server")
+    assert {getattr(server, call).__ray_max_task_retries__ for call in CALLS} == {-1}
 
 
 async def test_nothing_is_precomputed_from_then_until_the_next_step_begins() -> None:
