@@ -2,12 +2,13 @@
 
 A policy samples turns of arithmetic tasks. Half of them teach it: one step of AdamW, on advantages of +-1 that
 alternate between the samples of a task, the gradient's norm at most 1, as in a training. The other half are
-interrupted at a random token each, and judged by the updated weights (``InterruptedTurns``).
+interrupted at a random token each, and judged by the updated weights (``InterruptedTurns``). ``--updates`` does so
+again and again, with one optimizer and new noise, and counts the later half of the updates: Adam's first step moves
+every weight by about the learning rate, more than a later one of a training does.
 
-    python benchmarks/async_survival.py [--model DIR] [--rates 1e-6 1e-5 1e-4] [--json FILE]
+    python benchmarks/async_survival.py [--model DIR] [--rates 1e-6 1e-5 1e-4] [--updates 1] [--json FILE]
 
 Without ``--model`` it is a random Llama of some hundred thousand parameters, which hesitates between all tokens.
-Adam's first step moves every weight by about the learning rate, more than a later one of a training does.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ async def turns_of(engine: LocalEngine, requests: list[TurnRequest]) -> list[Com
     return await asyncio.gather(*map(engine.generate, requests))
 
 
-def updated(model: Any, requests: list[TurnRequest], turns: list[Completion], rate: float) -> None:
+def updated(model: Any, optimizer: Any, requests: list[TurnRequest], turns: list[Completion]) -> None:
     """One step of the policy on its turns, in place."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     tokens = sum(len(turn.token_ids) for turn in turns)
     for number, (request, turn) in enumerate(zip(requests, turns, strict=True)):
         said = torch.tensor(turn.token_ids)
@@ -54,27 +54,54 @@ def updated(model: Any, requests: list[TurnRequest], turns: list[Completion], ra
     optimizer.zero_grad()
 
 
-async def survivals(model: Any, requests: list[TurnRequest], rates: list[float]) -> list[dict[str, float]]:
-    """What one update leaves of interrupted turns, by its learning rate."""
+def with_seeds(requests: list[TurnRequest], first: int) -> list[TurnRequest]:
+    """The requests, with seeds from ``first`` on."""
+    return [replace(one, sampling=replace(one.sampling, seed=seed)) for seed, one in enumerate(requests, start=first)]
+
+
+async def survivals(
+    model: Any, requests: list[TurnRequest], rates: list[float], updates: int
+) -> list[dict[str, float]]:
+    """What an update leaves of interrupted turns, by its learning rate."""
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     config = LocalEngineConfig(max_batch=16, max_context=1024, dtype="float32", speculation=None)
     rows, half = [], len(requests) // 2
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with LocalEngine.from_pretrained(folder, config=config) as engine:
-            turns = await turns_of(engine, requests)
             for rate in rates:
-                updated(model, requests[:half], turns[:half], rate)
-                engine.update_weights(model.state_dict().items())
-                rows.append({"rate": rate, **await survival(engine, requests[half:], turns[half:])})
+                optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+                counts, whole = ResumeCounts(), 0
+                for number in range(updates):
+                    asked = with_seeds(requests, number * len(requests))
+                    turns = await turns_of(engine, asked)
+                    updated(model, optimizer, asked[:half], turns[:half])
+                    engine.update_weights(model.state_dict().items())
+                    if number >= updates // 2:
+                        whole += await survival(engine, asked[half:], turns[half:], counts)
+                    print(f"{rate:g}, update {number + 1}: {counts.kept} of {counts.offered}", flush=True)
+                other = counts.judged_turns - whole
+                rows.append(
+                    {  # the last: the chance that a token differs, of those up to the first that does
+                        "rate": rate,
+                        "kept": counts.kept / counts.offered,
+                        "whole": whole / counts.judged_turns,
+                        "tokens": counts.offered,
+                        "other_per_token": other / (counts.kept + other),
+                    }
+                )
                 print(rows[-1], flush=True)
                 model.load_state_dict(weights)
+                engine.update_weights(model.state_dict().items())
     return rows
 
 
-async def survival(engine: LocalEngine, requests: list[TurnRequest], turns: list[Completion]) -> dict[str, float]:
-    """What the engine's policy keeps of turns of another one, each interrupted at a random token."""
-    rng, counts, whole = np.random.default_rng(0), ResumeCounts(), 0
+async def survival(
+    engine: LocalEngine, requests: list[TurnRequest], turns: list[Completion], counts: ResumeCounts
+) -> int:
+    """Count what the engine's policy keeps of turns of another one, each interrupted at a random token; returns how
+    many it keeps whole."""
+    rng, whole = np.random.default_rng(requests[0].sampling.seed), 0
     for request, turn in zip(requests, turns, strict=True):
         guess = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
         before = counts.kept
@@ -82,13 +109,7 @@ async def survival(engine: LocalEngine, requests: list[TurnRequest], turns: list
         asked = replace(request, sampling=replace(request.sampling, max_tokens=len(guess)))
         await judge(engine, asked, guess, counts)
         whole += counts.kept - before == len(guess)
-    other = len(turns) - whole
-    return {  # the last: the chance that a token differs, of those up to the first that does
-        "kept": counts.kept / counts.offered,
-        "whole": whole / len(turns),
-        "tokens": counts.offered,
-        "other_per_token": other / (counts.kept + other),
-    }
+    return whole
 
 
 def main() -> int:
@@ -97,6 +118,7 @@ def main() -> int:
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 3e-6, 1e-5, 3e-5, 1e-4])
     parser.add_argument("--turns", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--updates", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -115,7 +137,7 @@ def main() -> int:
         how = Sampling(max_tokens=args.max_tokens, stop_token_ids=tuple(renderer.stop_token_ids))
         prompt = renderer.initial(info["messages"], info["tools"])
         requests.append(TurnRequest(prompt, replace(how, seed=number)))
-    rows = asyncio.run(survivals(model, requests, args.rates))
+    rows = asyncio.run(survivals(model, requests, args.rates, args.updates))
     if args.json:
         name = "tiny" if args.model is None else args.model.name
         report = {"machine": hardware(), "command": command_line(), "model": name, "rows": rows}
