@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.episodes.record import Record, read_records
+from turntree.agents.episodes.record import Record, episode_files, read_records
 from turntree.agents.errors import AgentError, MissingExtra, RecordError
 from turntree.agents.yaml_files import read_yaml
 from turntree.envs.data.hub import hub_asked_once
@@ -71,19 +71,9 @@ class Source:
             RecordError: If there are no episodes, or a file of figures is damaged.
             FileNotFoundError: If there is nothing at ``path``.
         """
-        if not path.exists():
-            raise FileNotFoundError(f"there is no {path}; give the folder of a run or a file of episodes")
-        if path.is_file():
-            return cls(path=path, files=(path,), metrics=(), engine=(), plain=(), drafted=(), model="")
-        files = sorted(path.glob("episodes/*.jsonl")) or sorted(path.glob("*episodes*.jsonl"))
-        if not files:
-            raise RecordError(
-                f"{path} holds no episodes: expected {path / 'episodes'}/*.jsonl as `turntree train` writes them; "
-                "`turntree eval --out FILE` writes a file that can be named itself"
-            )
         return cls(
             path=path,
-            files=tuple(files),
+            files=tuple(episode_files(path)),
             metrics=tuple(_figures(path / "metrics.jsonl", within="data")),
             engine=tuple(_figures(path / "engine.jsonl")),
             plain=tuple(_figures(path / "comparison.jsonl", within="plain")),
