@@ -17,7 +17,7 @@ from turntree.agents.demo.compared import Comparison, Spread, StepComparison, pa
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.progress import bar_columns, shown
-from turntree.agents.verl.config.compose import compose, quoted
+from turntree.agents.verl.config.compose import Composition, compose, quoted
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.run.variables import hub_variables
 from turntree.agents.viewer.page import view
@@ -67,14 +67,7 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    with shown(_bar(console)) as progress:
-        bar = progress.add_task("with and without speculation", total=(steps - 1) // every + 1, note="")
-
-        def compared(step: StepComparison) -> None:
-            progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
-
-        comparison = compare(composition, every=1, on_step=compared)
-        progress.update(bar, total=len(comparison.steps))
+    comparison = _compare(console, composition, (steps - 1) // every + 1)
     comparison.save(out / "comparison.jsonl")
     source = Source.open(out)
     page = view(source, out / "view.html", tokenizer=source.tokenizer()).path
@@ -197,6 +190,18 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
 
         status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")
     return reports if status == 0 and reports else None
+
+
+def _compare(console: Console, composition: Composition, steps: int) -> Comparison:
+    with shown(_bar(console)) as progress:
+        bar = progress.add_task("with and without speculation", total=steps, note="")
+
+        def compared(step: StepComparison) -> None:
+            progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
+
+        comparison = compare(composition, every=1, on_step=compared)
+        progress.update(bar, total=len(comparison.steps))
+    return comparison
 
 
 def _bar(console: Console) -> Progress:
