@@ -1,22 +1,12 @@
-"""``turntree view`` and ``turntree tree``."""
+"""``turntree view``."""
 
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from turntree.agents.viewer.source import Source
-    from turntree.spec_tree import TreeNode
-
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print for machines.")]
-_TokenizerOption = Annotated[
-    str | None, typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it.")
-]
 
 
 def view_command(
@@ -25,12 +15,15 @@ def view_command(
         Path | None, typer.Argument(metavar="[OTHER]", help="Another one: the same tasks beside each other.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The page; view.html in the run's folder without it.")] = None,
-    tokenizer: _TokenizerOption = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it."),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve the page on this machine; it follows the run until Ctrl-C.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --watch; 0 takes a free one.")] = 0,
-    as_json: _JsonOption = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:
     """Make one HTML page of a run: episodes, tokens, trees, curves. It needs no network.
 
@@ -51,7 +44,7 @@ def view_command(
     source = Source.open(run)
     target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
     other = None if beside is None else Source.open(beside)
-    viewed = view(source, target, beside=other, tokenizer=_tokenizer(tokenizer, source))
+    viewed = view(source, target, beside=other, tokenizer=source.tokenizer(tokenizer))
     console = Console()
     if as_json:
         console.print_json(
@@ -70,7 +63,7 @@ def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -
     from turntree.agents.viewer.source import Source
 
     try:
-        reader = _tokenizer(tokenizer, Source.open(paths[0]))
+        reader = Source.open(paths[0]).tokenizer(tokenizer)
     except RecordError:  # no episode yet
         reader = None
     with live_server(LivePage(paths, tokenizer=reader), port) as server:
@@ -79,95 +72,3 @@ def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -
             json.dumps({"url": url}) if as_json else f"{url} follows {', '.join(map(str, paths))}; Ctrl-C ends it"
         )
         server.serve_forever()
-
-
-def tree_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
-    task: Annotated[str | None, typer.Option(help="Id of the task; the first one's without it.")] = None,
-    turn: Annotated[int, typer.Option(min=0, help="Number of the turn, from 0: its most frequent state is shown.")] = 0,
-    tokenizer: _TokenizerOption = None,
-    width: Annotated[int, typer.Option(min=1, help="Children shown of one fork.")] = 8,
-    as_json: _JsonOption = False,
-) -> None:
-    """Print the prefix tree of the turns sampled at one dialogue state of a run.
-
-    Example: turntree tree runs/demo --task arithmetic/train/1 --turn 1
-    """
-    from rich.console import Console
-    from rich.text import Text
-    from rich.tree import Tree
-
-    from turntree.agents.viewer.dialogue_view import Branch, branches
-    from turntree.agents.viewer.source import Source
-    from turntree.agents.viewer.state_turns import state_turns
-    from turntree.agents.viewer.token_bytes import token_bytes
-    from turntree.spec_tree import TreeNode
-
-    source = Source.open(run)
-    found = state_turns(source.records(), task=task, turn=turn)
-    root = TreeNode.from_turns([list(sampled) for sampled in found.turns])
-    reader = _tokenizer(tokenizer, source)
-    known = {} if reader is None else token_bytes(reader, {token for sampled in found.turns for token in sampled})
-    console = Console()
-    if as_json:
-        console.print_json(json.dumps({"task": found.task, "turns": len(found.turns), **_flat(root)}))
-        return
-
-    def text(token: int) -> str:
-        return known[token].decode("utf-8", "replace") if token in known else f"⟨{token}⟩"
-
-    def grow(at: Tree, branch: Branch) -> None:
-        for child in branch.children:
-            grow(at.add(Text.assemble((f"{child.count}x {child.share:.0%}", "dim"), " ", child.text)), child)
-        if branch.hidden:
-            at.add(f"[dim]{branch.hidden} more[/dim]")
-
-    title = f"{found.task}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
-    drawn = Tree(Text(title))
-    top = branches(root, text, widest=width)
-    if top.text:  # the common prefix of all turns
-        top = Branch(text="", count=top.count, share=1.0, children=(top,))
-    grow(drawn, top)
-    console.print(drawn)
-
-
-def _flat(root: TreeNode) -> dict[str, list[int]]:
-    """The nodes as lists, parents before children: a tree may be deeper than JSON readers allow."""
-    nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
-    stack = [(root, -1)]
-    while stack:
-        node, parent = stack.pop()
-        place = len(nodes["tokens"])
-        for name, value in (("tokens", node.token), ("parents", parent), ("counts", node.count)):
-            nodes[name].append(value)
-        stack.extend((child, place) for child in reversed(node.children))
-    return nodes
-
-
-def _tokenizer(named: str | None, source: Source) -> Any:
-    """The tokenizer of the option, else that of the run's model if available, else none."""
-    from turntree.agents.errors import AgentError
-
-    if named is None and not (source.model and Path(source.model).is_dir()):
-        return None
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        if named is None:
-            return None
-        from turntree.agents.errors import MissingExtra
-
-        raise MissingExtra("--tokenizer", "local") from error
-    from turntree.envs.data.hub import hub_asked_once
-
-    name = str(named or source.model)
-    with nullcontext() if Path(name).is_dir() else hub_asked_once() as alone:
-        try:
-            return AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            if named is None:
-                return None
-            reason = error if alone is None else f"{alone}, and it is not in the cache"
-            raise AgentError(
-                f"--tokenizer {named}: expected a model directory or id with a tokenizer; {reason}"
-            ) from error
