@@ -55,7 +55,7 @@ class WidthChooser:
         """The width of the next step.
 
         Args:
-            draft: The store's trees, one per row.
+            draft: The store's trees, one per row, the likeliest node of each first.
         """
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0 or not self._account.open:
@@ -78,9 +78,7 @@ class WidthChooser:
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
         rows = draft.rows
         counts = np.diff(draft.offsets)
-        row = np.repeat(np.arange(rows), counts)
-        place = np.empty(len(row), np.int64)
-        place[np.lexsort((-draft.probabilities, row))] = np.arange(len(row)) - draft.offsets[row]
+        place = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
         worth = self._share()[_classes(draft.probabilities)]
         by_place = np.bincount(place, weights=worth, minlength=int(widths[-1]))
         promised = np.concatenate([[0.0], np.cumsum(by_place)])[widths - 1]
