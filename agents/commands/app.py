@@ -16,7 +16,7 @@ from turntree.agents.commands.evaluate import eval_command
 from turntree.agents.commands.export import export_command
 from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.serve import serve_command
-from turntree.agents.commands.view import view_command
+from turntree.agents.commands.view import tree_command, view_command
 
 if TYPE_CHECKING:
     from turntree.agents.verl.launch import Phase, StepReport
@@ -140,6 +140,7 @@ app.command("rescore")(rescore_command)
 app.command("export")(export_command)
 app.command("serve")(serve_command)
 app.command("view")(view_command)
+app.command("tree")(tree_command)
 app.command("doctor")(doctor_command)
 app.add_typer(_new, name="new")
 app.add_typer(_model, name="model")

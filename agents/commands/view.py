@@ -1,12 +1,20 @@
-"""``turntree view``."""
+"""``turntree view`` and ``turntree tree``."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import TreeNode
+
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print for machines.")]
+_TokenizerOption = Annotated[
+    str | None, typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it.")
+]
 
 
 def view_command(
@@ -15,15 +23,12 @@ def view_command(
         Path | None, typer.Argument(metavar="[OTHER]", help="Another one: the same tasks beside each other.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The page; view.html in the run's folder without it.")] = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="Model directory or id whose tokenizer reads the tokens; the run's own without it."),
-    ] = None,
+    tokenizer: _TokenizerOption = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Serve the page on this machine; it follows the run until Ctrl-C.")
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --watch; 0 takes a free one.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+    as_json: _JsonOption = False,
 ) -> None:
     """Make one HTML page of a run: episodes, tokens, trees, curves. It needs no network.
 
@@ -72,3 +77,66 @@ def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -
             json.dumps({"url": url}) if as_json else f"{url} follows {', '.join(map(str, paths))}; Ctrl-C ends it"
         )
         server.serve_forever()
+
+
+def tree_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
+    task: Annotated[str | None, typer.Option(help="Id of the task; the first one's without it.")] = None,
+    turn: Annotated[int, typer.Option(min=0, help="Number of the turn, from 0: its most frequent state is shown.")] = 0,
+    tokenizer: _TokenizerOption = None,
+    width: Annotated[int, typer.Option(min=1, help="Children shown of one fork.")] = 8,
+    as_json: _JsonOption = False,
+) -> None:
+    """Print the prefix tree of the turns sampled at one dialogue state of a run.
+
+    Example: turntree tree runs/demo --task arithmetic/train/1 --turn 1
+    """
+    from rich.console import Console
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from turntree.agents.viewer.dialogue_view import Branch, branches
+    from turntree.agents.viewer.source import Source
+    from turntree.agents.viewer.state_turns import state_turns
+    from turntree.agents.viewer.token_bytes import token_bytes
+    from turntree.spec_tree import TreeNode
+
+    source = Source.open(run)
+    found = state_turns(source.records(), task=task, turn=turn)
+    root = TreeNode.from_turns([list(sampled) for sampled in found.turns])
+    reader = source.tokenizer(tokenizer)
+    known = {} if reader is None else token_bytes(reader, {token for sampled in found.turns for token in sampled})
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps({"task": found.task, "turns": len(found.turns), **_flat(root)}))
+        return
+
+    def text(token: int) -> str:
+        return known[token].decode("utf-8", "replace") if token in known else f"⟨{token}⟩"
+
+    def grow(at: Tree, branch: Branch) -> None:
+        for child in branch.children:
+            grow(at.add(Text.assemble((f"{child.count}x {child.share:.0%}", "dim"), " ", child.text)), child)
+        if branch.hidden:
+            at.add(f"[dim]{branch.hidden} more[/dim]")
+
+    title = f"{found.task}, turn {turn}: {len(found.turns)} of {found.all_turns} turns began at this state"
+    drawn = Tree(Text(title))
+    top = branches(root, text, widest=width)
+    if top.text:  # the common prefix of all turns
+        top = Branch(text="", count=top.count, share=1.0, children=(top,))
+    grow(drawn, top)
+    console.print(drawn)
+
+
+def _flat(root: TreeNode) -> dict[str, list[int]]:
+    """The nodes as lists, parents before children: a tree may be deeper than JSON readers allow."""
+    nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
+    stack = [(root, -1)]
+    while stack:
+        node, parent = stack.pop()
+        place = len(nodes["tokens"])
+        for name, value in (("tokens", node.token), ("parents", parent), ("counts", node.count)):
+            nodes[name].append(value)
+        stack.extend((child, place) for child in reversed(node.children))
+    return nodes

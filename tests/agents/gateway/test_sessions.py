@@ -380,6 +380,7 @@ def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model
     exported = turntree("export", run_folder)
     assert exported.status == 0, exported.err
     assert "3 episodes of 1 states" in exported.out
+    assert turntree("tree", run_folder, "--turn", "1").status == 0
 
 
 PLAIN = r"""{"b": [1, 1.5, {"deep": 1e3}], "a": 2.0,

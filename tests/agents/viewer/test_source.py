@@ -5,6 +5,7 @@ import pytest
 from turntree.agents.errors import RecordError
 from turntree.agents.viewer.curves import curves
 from turntree.agents.viewer.source import Source
+from turntree.agents.viewer.state_turns import state_turns
 
 
 def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_curves(source: Source) -> None:
@@ -13,6 +14,10 @@ def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_cu
     drawn = {curve.title: curve.svg for curve in curves(source)}
     assert set(drawn) == {"mean reward", "seconds of a step", "tokens per verify step"}
     assert "each step, training step 4: 1<" in drawn["mean reward"]
+    first = state_turns(source.records(), task=None, turn=0)
+    assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)
+    # Two of four kinds called the tool before the second turn, the others had ended.
+    assert len(state_turns(source.records(), task="adder/4", turn=1).turns) == 20
 
 
 def test_steps_that_were_played_again_are_drawn_without_drafts_and_with_them(run: Path) -> None:
