@@ -11,11 +11,9 @@ Acceptance. For turns of the first step: how probable it is that a token stays i
 most probable tokens that are recorded, and what that costs in exactness (total variation), for the rule used here and
 for the one that also uses the drawn token's own probability.
 
-Rewards (``--rewards``). Every way trains a policy of its own, over ``--seeds`` seeds.
-
 With ``--engine`` every way is a real training by verl in that engine instead (``reusing.engines``).
 
-    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--rewards] [--json OUT]
+    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--json OUT]
     python benchmarks/reuse.py --engine local|vllm|sglang [--help]
 """
 
@@ -23,10 +21,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,27 +123,6 @@ def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptan
     return rows, acceptance
 
 
-def rewards(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Mean reward of every step of a training under each way and seed."""
-    curves = []
-    for seed in range(args.seeds):
-        for name in args.reward_ways:
-            torch.manual_seed(seed)
-            bench = Bench(args, [name])
-            way, curve, tokens, passes = bench.ways[name], [], 0, 0
-            try:
-                for step in range(args.reward_steps):
-                    episodes, cost = way.play(bench.player, step, args.seed + 1000 * (seed + 1))
-                    curve.append(cost.reward)
-                    tokens, passes = tokens + cost.tokens, passes + cost.passes
-                    bench.learn(episodes)
-            finally:
-                bench.close()
-            curves.append({"way": name, "seed": seed, "rewards": curve, "tokens_per_pass": tokens / passes})
-            print(f"rewards: {name}, seed {seed}", file=sys.stderr, flush=True)
-    return curves
-
-
 def cost_table(rows: list[dict[str, Any]], title: str) -> Table:
     table = Table(title=title, title_justify="left")
     columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
@@ -189,23 +164,6 @@ def acceptance_table(rows: list[Acceptance]) -> Table:
     return table
 
 
-def reward_table(curves: list[dict[str, Any]]) -> Table:
-    table = Table(title="trainings of their own: mean reward over seeds (lowest to highest seed)")
-    steps = len(curves[0]["rewards"])
-    cuts = [0, steps // 3, 2 * steps // 3, steps]
-    for column in ("way", *(f"steps {a + 1} to {b}" for a, b in pairwise(cuts)), "tokens/pass"):
-        table.add_column(column, justify="left" if column == "way" else "right")
-    for way in dict.fromkeys(curve["way"] for curve in curves):
-        mine = [curve for curve in curves if curve["way"] == way]
-        cells = []
-        for a, b in pairwise(cuts):
-            means = [statistics.fmean(curve["rewards"][a:b]) for curve in mine if b > a]
-            shown = f"{statistics.fmean(means):.3f} ({min(means):.3f} to {max(means):.3f})" if means else ""
-            cells.append(shown)
-        table.add_row(way, *cells, f"{statistics.fmean(curve['tokens_per_pass'] for curve in mine):.1f}")
-    return table
-
-
 def main() -> int:
     if any(argument.startswith("--engine") for argument in sys.argv[1:]):
         return reuse_engines.main()
@@ -226,10 +184,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
-    parser.add_argument("--rewards", action="store_true", help="train under each way too")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--reward-steps", type=int, default=12)
-    parser.add_argument("--reward-ways", nargs="+", choices=list(WAYS), default=["none", "replay", "exact", "lenient"])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.tasks % args.batch:
@@ -237,13 +191,10 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     command, where, start = command_line(), machine(), time.perf_counter()
     rows, acceptance = costs(args)
-    curves = rewards(args) if args.rewards else []
     seconds = time.perf_counter() - start
     console = Console(width=150)
     console.print(cost_table(rows, f"{where}; {seconds:.0f} s\n{command}"))
     console.print(acceptance_table(acceptance))
-    if curves:
-        console.print(reward_table(curves))
     if args.json:
         report = {
             "machine": where,
@@ -251,7 +202,6 @@ def main() -> int:
             "seconds": seconds,
             "costs": rows,
             "acceptance": [row._asdict() for row in acceptance],
-            "rewards": curves,
         }
         args.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
