@@ -20,26 +20,22 @@ With ``--engine`` every way is a real training by verl in that engine instead (`
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from common.provenance import command_line
+from common.provenance import provenance
+from common.script import arguments, keep, show, titled
 from reusing import engines as reuse_engines
 from reusing.acceptance import Acceptance, Recorded
 from reusing.ways import WAYS, Way, total
-from rich.console import Console
-from rich.table import Table
 from trained.training import Player, Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngineConfig
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.evaluation.machine import hardware
 from turntree.agents.loop.renderer import Renderer
 
 TINY: dict[str, Any] = {
@@ -51,10 +47,6 @@ GIVEN: dict[str, Any] = {
     "system_prompt": "",
     "limits": {"max_turns": 2, "max_turn_tokens": 20, "max_context_tokens": 160},
 }
-
-
-def machine() -> str:
-    return f"{hardware()}, torch {torch.__version__}"
 
 
 class Bench:
@@ -123,51 +115,45 @@ def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptan
     return rows, acceptance
 
 
-def cost_table(rows: list[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("way", "z") else "right")
+def cost_cells(row: dict[str, Any], plain: dict[int, float]) -> tuple[Any, ...]:
+    """A row of the table; ``plain`` are the engine's seconds without drafts by epoch."""
+    worst: dict[str, float] = {}
+    for name, z in (score for scores in row["z"] for score in scores.items()):
+        short = name.removeprefix("exactness/").removesuffix("_z")
+        worst[short] = max(worst.get(short, 0.0), abs(z))
+    ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
+    return (
+        row["way"], row["epoch"], f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
+        f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
+        ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
+    )  # fmt: skip
+
+
+def report(rows: list[dict[str, Any]], acceptance: list[Acceptance], title: str) -> None:
+    """Print both tables."""
     plain = {row["epoch"]: row["engine_seconds"] for row in rows if row["way"] == "none"}
-    for row in sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"])):
-        worst: dict[str, float] = {}
-        for scores in row["z"]:
-            for name, z in scores.items():
-                short = name.removeprefix("exactness/").removesuffix("_z")
-                worst[short] = max(worst.get(short, 0.0), abs(z))
-        ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
-        table.add_row(
-            row["way"], str(row["epoch"]), f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
-            f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
-            ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
-            end_section=row["epoch"] == max(plain, default=row["epoch"]),
-        )  # fmt: skip
-    return table
-
-
-def acceptance_table(rows: list[Acceptance]) -> Table:
-    table = Table(title="how probable it is that a stored token stays, and what K costs in exactness")
-    for column in (
-        "epochs later",
-        "K",
-        "stays",
-        "all tokens known",
-        "TV of the law",
-        "TV with q of all drawn",
-    ):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.epoch), str(row.k), f"{row.kept:.3f}", f"{row.kept_by_all:.3f}", f"{row.distance:.1e}",
+    rows = sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"]))
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
+    show(title, columns, (cost_cells(row, plain) for row in rows), words=("way", "z"))
+    columns = ("epochs later", "K", "stays", "all tokens known", "TV of the law", "TV with q of all drawn")
+    cells = (
+        (
+            row.epoch,
+            row.k,
+            f"{row.kept:.3f}",
+            f"{row.kept_by_all:.3f}",
+            f"{row.distance:.1e}",
             f"{row.naive_distance:.1e}",
-        )  # fmt: skip
-    return table
+        )
+        for row in acceptance
+    )
+    show("how probable it is that a stored token stays, and what K costs in exactness", columns, cells)
 
 
 def main() -> int:
     if any(argument.startswith("--engine") for argument in sys.argv[1:]):
         return reuse_engines.main()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--model", help="folder or id of a Hugging Face model; without it the demo's policy")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=16, help="tasks of an epoch")
@@ -184,26 +170,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.tasks % args.batch:
         parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
     torch.set_num_threads(args.threads)
-    command, where, start = command_line(), machine(), time.perf_counter()
+    start = time.perf_counter()
     rows, acceptance = costs(args)
-    seconds = time.perf_counter() - start
-    console = Console(width=150)
-    console.print(cost_table(rows, f"{where}; {seconds:.0f} s\n{command}"))
-    console.print(acceptance_table(acceptance))
-    if args.json:
-        report = {
-            "machine": where,
-            "command": command,
-            "seconds": seconds,
-            "costs": rows,
-            "acceptance": [row._asdict() for row in acceptance],
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    about = {**provenance(["torch"]), "seconds": time.perf_counter() - start}
+    report(rows, acceptance, titled(about))
+    keep(args.json, {**about, "costs": rows, "acceptance": [row._asdict() for row in acceptance]})
     return 0
 
 

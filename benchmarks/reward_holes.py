@@ -11,7 +11,6 @@ Not covered: labelled answers (``rewards.py``), adversarial ones (``tests/reward
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -20,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show
 
 from turntree.rewards import score_batch
 
@@ -72,19 +70,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     figures = hiding()
     for name, file in (("MATH-500", "math500/test.jsonl"), ("MATH train", "math/train.jsonl")):
         figures.update(copying(name, read(args.data / file)))
-    table = Table("case", "paid")
-    for row in figures.items():
-        table.add_row(*row)
-    Console(width=110).print(table)
-    if args.json:
-        args.json.write_text(json.dumps({**provenance(["sympy", "mpmath"]), "figures": figures}, indent=1) + "\n")
+    show("What is paid without a solution", ("case", "paid"), figures.items(), words=("case",))
+    keep(args.json, {**provenance(["sympy", "mpmath"]), "figures": figures})
 
 
 if __name__ == "__main__":

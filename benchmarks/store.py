@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import provenance
+from common.script import arguments, keep
 from drafting import measures
 from drafting.drafters import DRAFTERS, LEAN, Setup, installed
 from drafting.measures import geometric_mean
@@ -241,7 +241,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Replay turns against the store and the public drafters.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
     parser.add_argument("--traces", nargs="+", choices=[*TRACES, *RECORDED, "generated"], default=list(TRACES))
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
@@ -254,7 +254,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="of each timing")
     parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of ForestConfig")
     parser.add_argument("--data", type=Path, help="folder that has traces/ (default: $TURNTREE_DATA, ../shared)")
-    parser.add_argument("--out", type=Path, help="write all figures as JSON")
     args = parser.parse_args(argv)
     args.set = dict(args.set)
     return args
@@ -279,9 +278,8 @@ def main() -> None:
     except NoTraces as error:
         sys.exit(str(error))
     print(f"{time.perf_counter() - start:.0f} s")
-    if args.out:
-        report.record.pop("_replays", None)
-        args.out.write_text(json.dumps({**about, **report.record}, indent=1) + "\n")
+    report.record.pop("_replays", None)
+    keep(args.out, {**about, **report.record})
 
 
 if __name__ == "__main__":
