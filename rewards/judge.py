@@ -22,7 +22,7 @@ from turntree.rewards.reading.extract import Answer
 from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
-VERIFIER_VERSION = "6"
+VERIFIER_VERSION = "7"
 """Version of the verdicts, part of every cache key; changes whenever a verdict may."""
 
 _Key = tuple[str, str, Answer, Contract, str]
