@@ -166,10 +166,10 @@ async def by_verl(renderer: Renderer, engine: Any, count: int) -> list[float]:
     lengths = {"prompt_length": 64, "response_length": 256, "max_num_seqs": 64}
     config = OmegaConf.create({"name": "turntree", "seed": 1, **lengths, "custom": {"turntree": {}}})
     player = EpisodePlayer(config, renderer.tokenizer)
-    row = {"env_id": f"{__name__}:Slow", "env_kwargs": "{}", "session_id": 0, "global_steps": 1}
+    row = {"env_id": f"{__name__}:Slow", "env_kwargs": "{}", "global_steps": 1}
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
-    plays = (player.play(sampling, {**row, "index": index}, lambda: engine) for index in range(count))
-    return [float(output.reward_score or 0) for output in await asyncio.gather(*plays)]
+    plays = (player.play_group(sampling, {**row, "index": index}, lambda: engine, size=1) for index in range(count))
+    return [float(output.reward_score or 0) for (output,) in await asyncio.gather(*plays)]
 
 
 def make_renderer() -> Renderer:

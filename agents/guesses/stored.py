@@ -176,10 +176,9 @@ class StoredTurns(Source):
             expected = guess.stored.tokens.tolist() if guess is not None and guess.stored is not None else ()
             sampled = drawn.completion.token_ids
             self._foresight.end(tuple(drawn.request.prompt_ids), sampled, expected, dialogue)
-        self.store(drawn)
+        self._store(drawn)
 
-    def store(self, drawn: Drawn, *, emitted: bool = True) -> None:
-        """Store a turn, which was ``emitted`` or sampled for a later step alone."""
+    def _store(self, drawn: Drawn) -> None:
         completion, sampling = drawn.completion, drawn.request.sampling
         turn = stored_turn(completion, sampling, seed=drawn.seed, width=self._width)
         if turn is None or self._is_no_draw(sampling):
@@ -188,7 +187,7 @@ class StoredTurns(Source):
         trained = worst_level(completion.levels) in (Level.C, Level.D)
         # One seed each: an episode that is tried again is not a second draw.
         rank = derive_seed(_base(drawn.request), 6)
-        self.ledger.add(_key(drawn.request), turn, rank=rank, emitted=emitted, trained=trained)
+        self.ledger.add(_key(drawn.request), turn, rank=rank, trained=trained)
 
     def close_step(self, step: int, *, trained: bool) -> None:
         """The turns so far can be reused from now on."""

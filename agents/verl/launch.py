@@ -17,7 +17,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +61,6 @@ _LEARNT_NOTHING = 1
 """Exit status of a run whose episodes all failed."""
 SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it goes on from the last of every tenth step"
 """How a training goes on after it was stopped."""
-_ROUTED = ("vllm", "sglang")
-"""Engines whose replicas verl routes requests to; turntree's own is routed where the episodes are played."""
 _RAY_WAS_SLOW = "The current node timed out during startup"
 """Ray's message when its processes are not up after 30 seconds, a limit without a setting."""
 
@@ -172,15 +169,9 @@ def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
     )
     val_rows = write_rows(folder.rows("val"), settings.env, val_kwargs, count=settings.val_tasks, split="val")
     _check_contracts(settings, (train_rows, val_rows))
-    shipped = resources.files("turntree.configs")
-    loops = shipped.joinpath("loops", "turntree_env.yaml")
-    rollout = config.actor_rollout_ref.rollout
-    if rollout.name in _ROUTED and rollout.router_config_path is None:
-        rollout.router_config_path = str(shipped.joinpath("routers", "task.yaml"))
     for key, value in {
         "data.train_files": str(train_rows),
         "data.val_files": str(val_rows),
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path": str(loops),
         "actor_rollout_ref.rollout.custom.turntree": {
             **settings.played(),
             "run_dir": str(folder.root),

@@ -7,6 +7,8 @@ from typing import Any
 
 ROLLOUT_NAME = "turntree"
 """Value of ``actor_rollout_ref.rollout.name`` that selects turntree's engine."""
+ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
+"""Values of it whose servers play turntree's turns, and have a part in checkpoints."""
 REPLICA_SIZES = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 """Settings of ``actor_rollout_ref.rollout`` whose product is the number of devices of a replica; unset ones are 1."""
 

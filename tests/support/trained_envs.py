@@ -220,22 +220,21 @@ class Deadly(Talking):
 
 
 _SERVER: ContextVar[Any] = ContextVar("server")
-"""Handle of the server that had the dialogue's last turn, one of verl's own."""
+"""Handle of the server that had the dialogue's last turn."""
 
 
 @cache
 def _note_servers() -> None:
     """In this process, whatever environments it makes."""
-    from verl.workers.rollout.llm_server import LLMServerClient
+    from turntree.agents.verl.serving.turn_pipe import TurnPipe
 
-    acquire = LLMServerClient._acquire_server
+    generate = TurnPipe.generate
 
-    async def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await acquire(self, *args, **kwargs)
-        _SERVER.set(found[1])
-        return found
+    async def noted(self: Any, request: Any) -> Any:
+        _SERVER.set(self._server)
+        return await generate(self, request)
 
-    LLMServerClient._acquire_server = noted
+    TurnPipe.generate = noted  # type: ignore[method-assign]
 
 
 def is_first(path: Path) -> bool:

@@ -58,7 +58,6 @@ _SHORT = {name: f"turntree.{name}" for name in ("template", "max_thinking_tokens
 _FLAT = ("trainer", "config", "_generated_ppo_trainer.yaml")
 """verl's configuration as verl itself has composed it, all but the name of its default ``model_engine``: Hydra takes
 five times as long."""
-_MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,14 +272,8 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
 
 
 def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
-    """Check that run-ahead has turntree's own agent-loop manager, and an engine that can do what is asked."""
+    """Check that run-ahead has an engine that can do what is asked."""
     rollout = config.actor_rollout_ref.rollout
-    manager = rollout.agent.agent_loop_manager_class
-    if settings.run_ahead.enabled and manager != _MANAGER:
-        raise ConfigError(
-            "turntree.run_ahead needs turntree's own manager of episodes; set actor_rollout_ref.rollout.agent."
-            f"agent_loop_manager_class={_MANAGER}, as speculation=[tree,runahead] does, got {manager}"
-        )
     gives_memory = rollout.name != ROLLOUT_NAME or rollout.free_cache_engine
     if settings.run_ahead.enabled and settings.run_ahead.during_update and gives_memory:
         raise ConfigError(

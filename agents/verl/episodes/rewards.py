@@ -113,28 +113,20 @@ def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, A
     }
 
 
-def single_scorer(rewards: Mapping[str, Any] | None, contract: str | None) -> Scorer:
-    """A scorer for single samples, as verl's reward loop gives them.
-
-    Raises:
-        ConfigError: If a reward needs all samples of a task.
-    """
-    scorer = Scorer(rewards or DEFAULT_REWARDS, contract=contract)
-    if scorer.group_names:
-        raise ConfigError(
-            f"verl's reward loop scores one sample at a time, and {', '.join(scorer.group_names)} need all samples "
-            "of a task; name them in turntree.rewards, for turntree's agent-loop manager"
-        )
-    return scorer
-
-
 def _scorer(rewards: Mapping[str, Any] | None, contract: str | None) -> Scorer:
     return _known_scorer(json.dumps(plain(rewards), sort_keys=True), contract)
 
 
 @lru_cache(maxsize=8)
 def _known_scorer(rewards: str, contract: str | None) -> Scorer:
-    return single_scorer(json.loads(rewards), contract)
+    """A scorer for single samples, as verl's reward loop gives them."""
+    scorer = Scorer(json.loads(rewards) or DEFAULT_REWARDS, contract=contract)
+    if scorer.group_names:
+        raise ConfigError(
+            f"verl's reward loop scores one sample at a time, and {', '.join(scorer.group_names)} need all samples "
+            "of a task; name them in turntree.rewards, for turntree's agent-loop manager"
+        )
+    return scorer
 
 
 def _sample(data_source: str, solution: str, gold: Any, extra_info: Mapping[str, Any] | None) -> Sample | None:

@@ -7,12 +7,8 @@ bulk. Tasks are spread over the replicas so that all rollouts of a task share on
 store (``ReplicaTurns``). What verl's manager and worker do else is theirs: other
 agent loops, its reward loop, distillation.
 
-What it is for: of the demo's policy, with 256 episodes a step on two cores, the rollouts of a step take about twice
-as long over verl's own road, as a share of the update (``benchmarks/training.py`` with and without this manager).
-
-For synchronous training with ``rollout.name=turntree``, and with run-ahead, which
-wants the rows of the next step, on vLLM or SGLang as well. For asynchronous training as
-``config.asynchronous`` says: there each step also judges groups again that have ended under
+The engine is turntree's own, vLLM or SGLang. In asynchronous training, as
+``config.asynchronous`` says, each step also judges groups again that have ended under
 earlier weights and wait in verl's buffer.
 """
 
@@ -37,13 +33,13 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_
 
 from turntree.agents.loop.episode_driver import describe
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.verl.config.asynchronous import on_resume, updates_while_playing
+from turntree.agents.verl.config.asynchronous import on_resume
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.async_sampler import JUDGED, submitted_first
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
-from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
+from turntree.agents.verl.names import ENGINES, replica_count, server_name
 from turntree.agents.verl.playing.overtaken_groups import EndedGroup, OvertakenGroups
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
@@ -64,15 +60,11 @@ class EpisodeManager(AgentLoopManagerTQ):
     """Selected by ``actor_rollout_ref.rollout.agent.agent_loop_manager_class``."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        name, mode = config.actor_rollout_ref.rollout.name, config.trainer.v1.trainer_mode
+        name = config.actor_rollout_ref.rollout.name
+        if name not in ENGINES:
+            raise ConfigError(f"turntree's episodes are played with rollout.name={' or '.join(ENGINES)}, got {name}")
         run = RunSettings.parse(plain(config.actor_rollout_ref.rollout.get("custom")))
         self._on_resume = on_resume(config, run)
-        if not updates_while_playing(mode) and name != ROLLOUT_NAME and not run.run_ahead.enabled:
-            raise ConfigError(
-                f"this agent-loop manager is for rollout.name={ROLLOUT_NAME} or turntree.run_ahead.enabled=true, got "
-                f"{name} and {run.run_ahead.enabled}; set "
-                "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
-            )
         super().__init__(config, *args, **kwargs)
         self.agent_loop_workers_class: Any = ray.remote(max_restarts=_RESTARTS)(EpisodeWorker)
         self._forecast = RowForecast.of(config) if run.run_ahead.enabled else None
@@ -168,7 +160,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._carrier: asyncio.Task[None] | None = None
         """Hands over what the outbox holds; one that failed stays, for nothing may be lost without an error."""
         slots = run.run_ahead.slots(rollout.max_num_seqs)
-        self._ahead = AheadPlays(self._player, pipes, slots=slots) if run.run_ahead.enabled else None
+        self._ahead = AheadPlays(self._player, pipes, self._replicas, slots=slots) if run.run_ahead.enabled else None
 
     @retry_after_restart
     async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -266,10 +258,17 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         await self._pass_on(prompt, outputs, validate)
 
     async def _pass_on(self, prompt: dict[str, Any], outputs: list[EpisodeOutput], validate: bool) -> None:
-        """Have a group scored, and send it."""
-        await asyncio.gather(
-            *(self._judge(prompt, session, output, validate) for session, output in enumerate(outputs))
-        )
+        """Have a group scored, and send it; one whose rewards cannot be computed is left out, as by verl's worker."""
+        try:
+            await asyncio.gather(
+                *(self._judge(prompt, session, output, validate) for session, output in enumerate(outputs))
+            )
+        except Exception:
+            logger.exception("a group is left out, as its rewards could not be computed")
+            await transfer_queue.async_kv_put(
+                key=prompt["uid"], partition_id="val" if validate else "train", tag={"status": "failure"}
+            )
+            return
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:
             version = self._player.version_of(group.uid)

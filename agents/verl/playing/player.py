@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Completion, Engine, Sampling, TurnRequest, derive_seed
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
@@ -76,14 +76,6 @@ class _Played(NamedTuple):
         }
 
 
-class _Group:
-    """The episodes of one task that are played at the same time, and scored together."""
-
-    def __init__(self) -> None:
-        self.plays: list[asyncio.Task[_Played]] = []
-        self.outputs: asyncio.Task[list[EpisodeOutput]] | None = None
-
-
 class _RowTurns:
     """The engine of a row's episode, which knows what ``rollout`` does not.
 
@@ -92,18 +84,34 @@ class _RowTurns:
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
         sample: As ``TurnRequest.sample``.
         pace: Learns how long the episode was expected to be as it began; not of one that is played ahead.
+        ahead_for: As ``TurnRequest.ahead_for``; such an episode is cancelled when a turn is aborted.
     """
 
-    def __init__(self, engine: Engine, *, trains: bool, seeded: bool, sample: int, pace: Pace | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        trains: bool,
+        seeded: bool,
+        sample: int,
+        pace: Pace | None = None,
+        ahead_for: int = 0,
+    ) -> None:
         self._engine, self._trains, self._seeded, self._sample, self._pace = engine, trains, seeded, sample, pace
+        self._ahead_for = ahead_for
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
         if self._pace is not None and self._pace.expected is None:
             self._pace.expected = request.expected
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
-        request = replace(request, sampling=sampling, reuse=self._trains, sample=self._sample)
-        return await self._engine.generate(request)
+        request = replace(
+            request, sampling=sampling, reuse=self._trains, sample=self._sample, ahead_for=self._ahead_for
+        )
+        turn = await self._engine.generate(request)
+        if self._ahead_for and turn.finish_reason is FinishReason.ABORT:
+            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._ahead_for}")
+        return turn
 
 
 class EpisodePlayer:
@@ -139,55 +147,29 @@ class EpisodePlayer:
         if (again and settings.reuse.early) or self._calls:
             self._stored = defaultdict(StoredEpisodes)
         self._lengths = LengthsByState() if settings.longest_first else None
-        self._groups: dict[Any, _Group] = {}
-        """Groups whose samples are being requested, by verl's name of each."""
-
-    async def play(
-        self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
-    ) -> EpisodeOutput:
-        """Play one episode of ``row``, which is scored together with all samples of its task.
-
-        The samples are those that are requested in the same iteration of the event loop with the same ``uid``, as
-        verl's agent-loop worker requests them. Masked ones are given the mean score of the others, so that they do
-        not move the baseline.
-
-        Args:
-            sampling_params: verl's: temperature, top_p, top_k.
-            row: Columns of the data set, and verl's ``uid``, ``session_id`` and ``global_steps``.
-        """
-        name = row.get("uid", object())
-        group = self._groups.setdefault(name, _Group())
-        number = len(group.plays)
-        group.plays.append(asyncio.create_task(self._play(sampling_params, row, engine)))
-        await asyncio.sleep(0)  # until all samples are requested
-        if group.outputs is None:
-            del self._groups[name]
-            group.outputs = asyncio.create_task(self._finish_group(name, group.plays))
-        return (await asyncio.shield(group.outputs))[number]
 
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
     ) -> list[EpisodeOutput]:
-        """Play ``size`` episodes of ``row`` as ``play`` does."""
-        row = {"uid": object(), **row}
-        plays = (self.play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
-        return await asyncio.gather(*plays)
+        """Play ``size`` episodes of ``row``, which are scored together.
 
-    async def _finish_group(self, name: Any, plays: Sequence[asyncio.Task[_Played]]) -> list[EpisodeOutput]:
+        Masked ones are given the mean score of the others, so that they do not move the baseline.
+
+        Args:
+            sampling_params: verl's: temperature, top_p, top_k.
+            row: Columns of the data set, and verl's ``uid`` and ``global_steps``.
+        """
+        plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
         played = await asyncio.gather(*plays)
         if self.resuming is not None and self.resuming.how is OnResume.EPISODE and played[0].recorded:
-            self._waiting[name] = played
-        outputs = await self._finish(played)
-        neutralise(outputs)
-        return outputs
+            self._waiting[row["uid"]] = played
+        return await self._finish(played)
 
     async def play_again(self, name: Any) -> list[EpisodeOutput]:
         """Judge a group that has ended by the newest weights, and play on what these say otherwise."""
         played = await asyncio.gather(*map(self._again, self._waiting[name]))
         self._waiting[name] = played
-        outputs = await self._finish(played)
-        neutralise(outputs)
-        return outputs
+        return await self._finish(played)
 
     async def _again(self, played: _Played) -> _Played:
         overtaken = played.resumed.overtaken if played.resumed is not None else None
@@ -221,7 +203,7 @@ class EpisodePlayer:
     async def _play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> _Played:
-        index, session, step = int(row["index"]), int(row.get("session_id", 0)), int(row["global_steps"])
+        index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         trains = (row.get("extra_info") or {}).get("split", "train") == "train"
         # Coupled validations have the noise of step 0, in which nothing is trained on.
         noise = step if trains or self._last is None else 0
@@ -253,12 +235,11 @@ class EpisodePlayer:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
 
         Args:
-            row: As in ``play``; ``global_steps`` is the step that it is for.
-            engine: Cancels the episode if a turn is aborted.
+            row: As in ``play_group``, with its ``session_id``; ``global_steps`` is the step that it is for.
         """
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
-        engine = _RowTurns(engine, trains=True, seeded=True, sample=session)
+        engine = _RowTurns(engine, trains=True, seeded=True, sample=session, ahead_for=step)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
         broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
@@ -317,6 +298,7 @@ class EpisodePlayer:
             if self._last is not None and not one.recorded and not episode.masked:
                 place = (episode.env_id, one.labels["index"], one.labels["session"])
                 outputs[-1].extra_fields["reward_extra_info"].update(self._last.compare(place, episode))
+        neutralise(outputs)
         return outputs
 
     async def _attempt(
@@ -342,7 +324,7 @@ class EpisodePlayer:
                 calls_ahead=calls,
                 lengths=self._lengths,
             )
-            sample = int(row.get("session_id", 0))
+            sample = int(row["session_id"])
             turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample, pace=pace)
             if self.resuming is None:
                 resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
-from turntree.agents.engines.routing import TaskRoutes, route_key
+from turntree.agents.engines.routing import TaskRoutes, preference, route_key
 from turntree.agents.errors import EngineLost
 from turntree.spec_tree import DialogueState
 
@@ -33,7 +33,7 @@ class ReplicaTurns:
         engines: Mapping[int, Engine],
         serving: Callable[[int], Awaitable[None]],
         *,
-        patience: float = 300.0,
+        patience: float = 600.0,
         look_seconds: float = 1.0,
     ) -> None:
         self._engines = dict(engines)
@@ -48,6 +48,14 @@ class ReplicaTurns:
     def dialogue(self) -> Engine:
         """An engine for one dialogue: its turns go to one replica."""
         return _Dialogue(self)
+
+    def home(self, state: DialogueState) -> int:
+        """Rank of the replica to which a task's turns go while nothing is lost or full."""
+        return preference(route_key(state), self._engines)[0]
+
+    async def ask_ahead(self, state: DialogueState, request: TurnRequest) -> Completion:
+        """Sample a turn for a later step, which will most likely request it at the home of its task."""
+        return await self._engines[self.home(state)].generate(request)
 
     async def place(self, key: str, size: float = 0.0) -> int:
         """Choose a replica for one turn of a dialogue that will probably have ``size`` tokens, 0 if that is not known.
@@ -108,7 +116,10 @@ class _Dialogue:
         Raises:
             EngineLost: If the replica is lost while it samples.
         """
-        key = route_key(request.state or DialogueState.from_tokens(request.prompt_ids))
+        state = request.state or DialogueState.from_tokens(request.prompt_ids)
+        if request.ahead_for:
+            return await self._replicas.ask_ahead(state, request)
+        key = route_key(state)
         routes = self._replicas.routes
         if self._rank is None or not routes.hold(key, self._rank):
             self._rank = await self._replicas.place(key, request.expected)

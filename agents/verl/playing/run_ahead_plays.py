@@ -11,12 +11,10 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
-from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
 from turntree.spec_tree import DialogueState
 
@@ -30,9 +28,12 @@ class AheadPlays:
         pipes: Connections to the replicas, by rank.
     """
 
-    def __init__(self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], *, slots: int) -> None:
+    def __init__(
+        self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], replicas: ReplicaTurns, *, slots: int
+    ) -> None:
         self._player = player
         self._pipes = dict(pipes)
+        self._replicas = replicas
         self._most = slots * len(pipes)
         self._plays: set[asyncio.Task[None]] = set()
 
@@ -73,39 +74,13 @@ class AheadPlays:
             except Exception:  # an environment that fails does so again in its own episode, which reports it
                 logger.debug("a row could not be announced to the stores", exc_info=True)
                 continue
-            states[_home(state, self._pipes)].append(state)
+            states[self._replicas.home(state)].append(state)
         calls = (self._pipes[rank].announce(some) for rank, some in states.items())
         await asyncio.gather(*calls, return_exceptions=True)  # a lost server has nothing to prepare
 
     async def _play(self, row: Mapping[str, Any], sampling: Mapping[str, Any], slots: asyncio.Semaphore) -> None:
         async with slots:
-            engine = _AheadPipes(self._pipes, int(row["global_steps"]))
             try:
-                await self._player.play_ahead(sampling, row, engine)
+                await self._player.play_ahead(sampling, row, self._replicas.dialogue())
             except Exception:
                 logger.warning("an episode could not be precomputed", exc_info=True)
-
-
-class _AheadPipes:
-    """The engine of one precomputed episode; cancels it when a turn is aborted.
-
-    A turn is sampled at the home of its task, where its step will most likely request it.
-    """
-
-    def __init__(self, pipes: Mapping[int, TurnPipe], step: int) -> None:
-        self._pipes = pipes
-        self._step = step
-
-    async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn for a later step."""
-        pipe = self._pipes[_home(request.state or DialogueState.from_tokens(request.prompt_ids), self._pipes)]
-        turn = await pipe.generate(replace(request, ahead_for=self._step))
-        if turn.finish_reason is FinishReason.ABORT:
-            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._step}")
-        return turn
-
-
-def _home(state: DialogueState, pipes: Mapping[int, TurnPipe]) -> int:
-    """Rank of the replica to which all turns of a task go."""
-    rank: int = preference(route_key(state), list(pipes))[0]
-    return rank

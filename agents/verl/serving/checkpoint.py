@@ -21,13 +21,10 @@ import ray
 from ray.exceptions import RayActorError
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
-from turntree.agents.verl.names import ROLLOUT_NAME, replica_count, server_name
+from turntree.agents.verl.names import ENGINES, replica_count, server_name
 from turntree.agents.verl.records.checkpoint_state import state_folder
 
 logger = logging.getLogger(__name__)
-
-_SAVED = (ROLLOUT_NAME, "vllm", "sglang")
-"""Backends whose servers have a part."""
 
 
 class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
@@ -46,7 +43,7 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
                 stores are gone with it, has nothing to write.
         """
         rollout = self.config.actor_rollout_ref.rollout
-        if rollout.name not in _SAVED:
+        if rollout.name not in ENGINES:
             return
         checkpoint = Path(checkpoint_dir).absolute()
         replicas = replica_count(self.config)

@@ -31,13 +31,10 @@ from turntree.agents.verl.serving.restarts import (
     retry_after_restart,
 )
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
-from turntree.agents.verl.serving.verl_types import draft_of, to_request, to_token_output, trained_state
 from turntree.spec_tree import DialogueState
 
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
 """Counters of ``EngineStats`` that the turns tell."""
-_ENDED = ("completed", "stop", "length")
-"""Stop reasons of turns that were not aborted, in verl's answers."""
 _OF_DRAFTER = {
     "steps": "forward_passes",
     "seconds": "seconds",
@@ -52,8 +49,7 @@ _OF_DRAFTER = {
 class ExternalServer(ServingTurns):
     """Methods of a Ray actor, in front of those of verl's server class.
 
-    A request of turntree's agent loop goes through a ``TurnServer`` if the run reuses earlier turns, runs ahead or
-    couples its validations; any other goes to verl's own ``generate``, and its turn is noted for the other replicas.
+    Turns of turntree's episodes go through a ``TurnServer``, requests of verl's own agent loops to verl's ``generate``.
 
     Precomputed turns run only from a step's begin until verl wants the engine idle: to sleep, to drain, to take
     weights. They are then ended first, and hold nothing up.
@@ -66,7 +62,6 @@ class ExternalServer(ServingTurns):
     workers: Any
     global_steps: Any
     _engine: Any = None
-    _reuses = False
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """verl's server as an engine, and the engine's store of drafts if it is turntree's; ``None`` on a node of
@@ -88,7 +83,7 @@ class ExternalServer(ServingTurns):
             self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
-        """Put turntree's uses of earlier turns before the engine, if the run has any; call it once, after the launch.
+        """Put turntree's uses of earlier turns before the engine; call it once, after the launch.
 
         Args:
             shared: Whether the replica exchanges its turns with others through the hub.
@@ -98,11 +93,8 @@ class ExternalServer(ServingTurns):
         if found is None:
             return
         engine, store = found
-        run = RunSettings.parse(plain(self.config.custom))
-        self._reuses = run.uses_turns
-        if store is None and not self._reuses:
-            return
-        run = replace(run, save_policy_every=0)  # the weights do not come through this process
+        # The weights do not come through this process.
+        run = replace(RunSettings.parse(plain(self.config.custom)), save_policy_every=0)
         self._engine = engine
         slots = None
         if run.run_ahead.enabled:
@@ -119,34 +111,15 @@ class ExternalServer(ServingTurns):
         exchange = HubExchange(self.replica_rank) if shared else None
         self._turns = TurnServer(engine, run, replica, store=store, exchange=exchange, slots=slots)
 
-    async def generate(
-        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
-    ) -> TokenOutput:
-        """As verl's; a turn of turntree's agent loop may begin with a stored one.
+    async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
+        """As verl's, for its own agent loops and its reward loop.
 
         Raises:
             EngineLost: If the server was restarted and has no weights yet.
         """
         self._life.require_weights()
-        if self._turns is not None and self._reuses:
-            request = to_request(prompt_ids, sampling_params, default_max_tokens=self.config.response_length)
-            if request is not None:
-                return to_token_output(await self._turns.engine.generate(request), self.global_steps)
-        output = await self.generate_plainly(prompt_ids, sampling_params, request_id, *args, **kwargs)
-        state = None if self._turns is None else trained_state(sampling_params)
-        if self._turns is not None and state is not None:
-            if output.stop_reason in _ENDED:
-                self._turns.note(state, output.token_ids)
-            fields, tokens = output.extra_fields, len(output.token_ids)
-            cached, draft = fields.get("num_cached_tokens") or 0, draft_of(fields, steps=tokens)
-            self._turns.engine.count(len(prompt_ids), tokens, cached, draft)
+        output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
         return output
-
-    async def generate_plainly(
-        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
-    ) -> TokenOutput:
-        """verl's own ``generate``, with the drafter's counters."""
-        raise NotImplementedError
 
     async def draft_counters(self) -> Mapping[str, float]:
         """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""

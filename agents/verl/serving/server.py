@@ -115,18 +115,13 @@ class TurntreeServer(ServingTurns):
         prompt_ids: Sequence[int],
         sampling_params: Mapping[str, Any],
         request_id: str,
-        *,
-        state: DialogueState | None = None,
-        reuse: bool = True,
-        sample: int = 0,
         **media: Any,
     ) -> TokenOutput:
-        """Sample one turn after ``prompt_ids``.
+        """Sample one turn after ``prompt_ids``, for verl's own agent loops and its reward loop.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
             sampling_params: verl's names, see ``to_sampling``.
-            sample: As ``TurnRequest.sample``.
             **media: verl's images, videos and sounds, which must be ``None``.
         """
         if given := [name for name, value in media.items() if value]:
@@ -136,8 +131,7 @@ class TurntreeServer(ServingTurns):
         await self._life.wait_for_weights()
         await self._running.wait()
         sampling = to_sampling(sampling_params, default_max_tokens=self._max_tokens)
-        request = TurnRequest(tuple(prompt_ids), sampling, state=state, reuse=reuse, sample=sample)
-        completion = await self._turns.engine.generate(request)
+        completion = await self._turns.engine.generate(TurnRequest(tuple(prompt_ids), sampling))
         return to_token_output(completion, self._turns.step)
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:

@@ -1,34 +1,25 @@
 """verl's SGLang server with turntree's worker in it: ``rollout.name=sglang``.
 
 verl starts and calls SGLang as usual; this loads SGLang's plugins before verl builds
-its arguments, puts turntree's reuse of earlier turns before the engine, and adds the
-worker's counters to each turn under the names that verl logs. Registered instead of
-verl's own replica, and otherwise identical.
+its arguments and puts turntree's uses of earlier turns before the engine. Registered
+instead of verl's own replica, and otherwise identical.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.sglang.answers import draft_stats
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
-from turntree.agents.engines.sglang.wire import DRAFTED
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.restarts import retry_after_restart
-from turntree.agents.verl.serving.verl_types import draft_fields
-
-_ANSWER: ContextVar[dict[str, Any] | None] = ContextVar("answer", default=None)
-"""Context variable for SGLang's metadata of the turn being generated; verl keeps only the tokens."""
 
 
 class DraftingSglangServer(ExternalServer, SGLangHttpServer):
@@ -57,31 +48,16 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
 
         load_plugins()
         await super().launch_server(*args, **kwargs)
-        manager = self.tokenizer_manager
-        if manager is not None:  # only the first node of a replica answers requests
-            manager.generate_request = noted(manager.generate_request)
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
         """See ``ExternalServer``."""
-        if self.tokenizer_manager is None:
+        if self.tokenizer_manager is None:  # only the first node of a replica answers requests
             return None
         drafts = is_ours(self.tokenizer_manager.server_args)
         return _ServerTurns(self), RemoteStore(self._call_store) if drafts else None
 
     async def _call_store(self, method: str, *args: Any) -> None:
         await call_store(self.tokenizer_manager, method, *args)
-
-    async def generate_plainly(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        """verl's own ``generate``, with the worker's counters if it drafts."""
-        answer: dict[str, Any] = {}
-        before = _ANSWER.set(answer)
-        try:
-            output = await SGLangHttpServer.generate(self, *args, **kwargs)
-        finally:
-            _ANSWER.reset(before)
-        if DRAFTED in answer:
-            output.extra_fields |= draft_fields(draft_stats(answer, len(output.token_ids)))
-        return output
 
     async def draft_counters(self) -> Mapping[str, float]:
         """Counters of the worker since its start; empty if it does not draft."""
@@ -93,19 +69,6 @@ class DraftingSglangReplica(ExternalReplica, SGLangReplica):
     """Starts ``DraftingSglangServer``; arguments are verl's."""
 
     server = DraftingSglangServer
-
-
-def noted(generate: Callable[..., AsyncIterator[dict[str, Any]]]) -> Callable[..., AsyncIterator[dict[str, Any]]]:
-    """The same generator, with answers also written to the caller's context variable, if set."""
-
-    async def generate_request(*args: Any, **kwargs: Any) -> AsyncIterator[dict[str, Any]]:
-        async for answer in generate(*args, **kwargs):
-            wanted = _ANSWER.get()
-            if wanted is not None:
-                wanted.update(answer.get("meta_info") or {})
-            yield answer
-
-    return generate_request
 
 
 class _ServerTurns(ServedTurns):

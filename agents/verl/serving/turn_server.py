@@ -116,11 +116,6 @@ class TurnServer:
         self.step = 0
         """Updates that the trainer has made."""
 
-    def note(self, state: DialogueState, token_ids: Sequence[int]) -> None:
-        """Remember a finished turn of training for the other replicas, whoever sampled it."""
-        if self._shared is not None:
-            self._shared.note(state, token_ids)
-
     def collect(self, named: Mapping[str, Any]) -> None:
         """Keep a bucket of the coming weights, if they may be saved."""
         self._counters.collect(named)

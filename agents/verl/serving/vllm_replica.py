@@ -1,10 +1,9 @@
 """verl's vLLM server with turntree's drafter in it: ``rollout.name=vllm``.
 
-verl starts and calls vLLM as usual; this puts turntree's reuse of earlier turns
-before the engine, adds the drafter's counters to each turn under the names that verl
-logs, and on the CPU replaces what needs a GPU. A server whose process or whose engine
-dies is started again by Ray. Registered instead of verl's own replica, and otherwise
-identical.
+verl starts and calls vLLM as usual; this puts turntree's uses of earlier turns
+before the engine, and on the CPU replaces what needs a GPU. A server whose process or
+whose engine dies is started again by Ray. Registered instead of verl's own replica, and
+otherwise identical.
 """
 
 from __future__ import annotations
@@ -12,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from verl.plugin.platform import get_platform
-from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from turntree.agents.engines.protocol import DraftStats
@@ -27,7 +24,6 @@ from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import (
     VllmDialect,
     VllmRequest,
-    read_at_end,
     sampling_params,
     schedules_by_priority,
 )
@@ -38,7 +34,6 @@ from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summe
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
-from turntree.agents.verl.serving.verl_types import draft_fields
 
 logger = logging.getLogger(__name__)
 
@@ -114,17 +109,6 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
             _end_if_dead(self.engine)
             raise
 
-    async def generate_plainly(
-        self, prompt_ids: Any, sampling_params: dict[str, Any], request_id: str, *args: Any, **kwargs: Any
-    ) -> TokenOutput:
-        """verl's own ``generate``, with the drafter's counters if it drafts."""
-        with _asking(_Asked(None)):
-            call = vLLMHttpServer.generate(self, prompt_ids, sampling_params, request_id, *args, **kwargs)
-            output: TokenOutput = await self.alive(call)
-        if self.draft_tokens:
-            output.extra_fields |= draft_fields(await self.draft_stats(request_id))
-        return output
-
     async def draft_stats(self, request_id: str) -> DraftStats:
         """The drafter's counters of a request."""
         return await self._counters_of_turns.of(request_id)
@@ -168,9 +152,9 @@ def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
 class _Asked:
     """A request to vLLM that is sent through verl's server."""
 
-    def __init__(self, fields: dict[str, Any] | None) -> None:
+    def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
-        """Its parameters; ``None`` keeps those that verl passes on."""
+        """Its parameters."""
         self.output: Any = None
         """What vLLM reported of it last."""
         self.landed = False
@@ -181,21 +165,12 @@ _ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
 """Context variable for the request being sent: verl's server passes on few parameters, and keeps only tokens."""
 
 
-@contextmanager
-def _asking(asked: _Asked) -> Iterator[None]:
-    before = _ASKED.set(asked)
-    try:
-        yield
-    finally:
-        _ASKED.reset(before)
-
-
 def note_requests(server: Any) -> None:
-    """Let the engine of verl's server take a caller's own parameters, note the output, and say all of it at its end.
+    """Let the engine of verl's server take turntree's own parameters of a request, and note its output.
 
-    verl 0.9.1 asks for an output a step, with its text, and reads the last one. By the first it knows that vLLM has the
-    request: an abort waits up to a minute for those under way (``_admitting``), so they are counted off when vLLM has
-    them. Requests of the server's HTTP side are left as they are.
+    verl 0.9.1 knows by a request's first output that vLLM has it, and turntree's requests have one at their end alone:
+    an abort waits up to a minute for those under way (``_admitting``), so they are counted off when vLLM has them.
+    Other requests are left as they are.
 
     Args:
         server: A launched ``vLLMHttpServer``.
@@ -213,11 +188,8 @@ def note_requests(server: Any) -> None:
 
     async def generate_noted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         asked = _ASKED.get()
-        if asked is not None and asked.fields is not None:
+        if asked is not None:
             kwargs["sampling_params"] = sampling_params(asked.fields)
-        elif asked is not None:
-            parameters = read_at_end(kwargs["sampling_params"])
-            parameters.flat_logprobs = parameters.prompt_logprobs is None  # flat ones of short prompts cannot be cut
         try:
             async for output in generate(*args, **kwargs):
                 if asked is not None:
@@ -253,9 +225,12 @@ class _ServerTurns(ServedTurns):
 
     async def _ask(self, name: str, asked: VllmRequest) -> Any:
         sent, parameters = _Asked(asked.fields), {"max_tokens": asked.fields["max_tokens"]}
-        with _asking(sent):
+        before = _ASKED.set(sent)
+        try:
             call = vLLMHttpServer.generate(self._server, asked.prompt, parameters, name, priority=asked.priority)
             await self._server.alive(call)
+        finally:
+            _ASKED.reset(before)
         return sent.output
 
     async def _abort(self, names: Sequence[str]) -> None:

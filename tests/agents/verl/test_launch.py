@@ -75,14 +75,6 @@ def test_the_folder_holds_what_verl_is_started_with(prepared: Callable[..., Any]
     assert json.loads(validation[0]["env_kwargs"])["split"] == "test", "validation has settings of its own"
     assert config.actor_rollout_ref.rollout.custom.turntree.run_dir == str(folder.root)
     assert config.ray_kwargs.ray_init._temp_dir == str(tmp_path / "ray")
-    loops = OmegaConf.load(config.actor_rollout_ref.rollout.agent.agent_loop_config_path)
-    assert [loop.name for loop in loops] == ["turntree_env"]
-
-
-@pytest.mark.parametrize(("more", "routed_by"), table(__file__, "routed"))
-def test_replicas_of_engines_that_verl_serves_are_routed_to_by_task(prepared, more, routed_by):
-    path = prepared(*more, config="grpo_arithmetic_cpu").actor_rollout_ref.rollout.router_config_path
-    assert (path if path in (None, "mine.yaml") else OmegaConf.load(path).router_class) == (routed_by or None)
 
 
 PROGRAM = ("env=program", "turntree.env_kwargs.command=agent", "turntree.val_env_kwargs={}")

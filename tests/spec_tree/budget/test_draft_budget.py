@@ -268,19 +268,3 @@ def test_no_step_drafts_more_than_the_engine_takes_nor_more_because_it_could(mos
         for budget in (bounded, free_to):
             simulate(budget, COSTS["free"], SHARP, steps=steps)
         assert bounded.allow(16, most=most).nodes == min(most, free_to.allow(16).nodes)
-
-
-def test_what_was_chosen_is_told_once_by_the_number_of_requests_beside_the_cost_without_drafts():
-    budget = DraftBudget(0.05)
-    simulate(budget, COSTS["linear"], SHARP, rows=8, steps=600)
-    chosen = budget.take_choices()
-    assert [one.most_rows for one in chosen] == [1, 2, 4, 8]
-    assert sum(one.passes for one in chosen) == 600 - 8, "the first steps, which only try, are left out"
-    eight = chosen[-1]
-    assert 4 < eight.rows / eight.passes <= 8
-    rows, drafted = eight.rows / eight.passes, eight.drafted / eight.passes
-    assert eight.plain_seconds / eight.passes == pytest.approx(COSTS["linear"](rows, rows), rel=0.15)
-    assert eight.seconds / eight.passes == pytest.approx(COSTS["linear"](rows, rows + drafted), rel=0.01)
-    assert eight.gain == pytest.approx(eight.tokens_per_pass / eight.cost)
-    assert eight.gain > 1.2, "a sharp policy's drafts pay"
-    assert budget.take_choices() == ()

@@ -33,6 +33,7 @@ MODEL = "actor_rollout_ref.model.path=some/model"
         ("speculation=[tree,replay,exact]", r"takes one of replay, exact, lenient, .* got replay and exact"),
         ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3", r"limits\.max_turns bounds"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent", r"every row is played by turntree's"),
+        ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine", r"turntree's own manager plays every row"),
         ("data.train_files=mine.parquet", r"turntree\.train_tasks"),
         ("trainer.default_local_dir=here", r"turntree\.run_dir"),
         ("reward_model.reward_manager=dapo", r"reward\.reward_manager"),

@@ -13,8 +13,6 @@ from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.engines.request_wire import seed_of, state_of
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, graph_sizes, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
@@ -24,9 +22,7 @@ from turntree.agents.verl.config.groups import Choice, list_configs, list_option
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.names import replica_count
-from turntree.agents.verl.playing.backends import server_call
 from turntree.envs.registry import find_creator
-from turntree.spec_tree import DialogueState
 from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 Compose = Callable[..., Composition]
@@ -280,18 +276,13 @@ def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
 
 
 @pytest.mark.parametrize("drafts", ["none", "tree"])
-def test_run_ahead_has_priorities_and_our_manager_of_episodes_with_every_engine(drafts: str) -> None:
+def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
     ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,runahead", ",replay")]
     policies = [verls(CPU, *ways).actor_rollout_ref.rollout.scheduling_policy for ways in (ahead, without)]
     assert policies == ["priority", "fcfs"]
     wanted = {"enable_priority_scheduling": True, "default_priority_value": 0}
     assert wanted.items() <= arguments(verls(SGLANG, *ahead)).items()
     assert not wanted.keys() & arguments(verls(SGLANG, *without)).keys()
-    for base in (CPU, GPU, SGLANG):
-        managers = [
-            verls(base, *way).actor_rollout_ref.rollout.agent.agent_loop_manager_class for way in (ahead, without)
-        ]
-        assert managers == ["turntree.agents.verl.playing.manager.EpisodeManager", None]
 
 
 @pytest.mark.parametrize(("engine", "override", "message"), table(__file__, "kept_from_running_ahead"))
@@ -366,16 +357,6 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
     given = arguments(config)
     assert given.get("speculative_algorithm", given.get("speculative_config", {}).get("model")) == drafter
     assert config.trainer.experiment_name == experiment
-
-
-def test_a_turn_brings_its_state_and_its_seed_in_the_words_of_sglang() -> None:
-    state = DialogueState(exact=5, task="7", env="sums")
-    asked = server_call("sglang", TurnRequest((1,), Sampling(seed=11, max_tokens=9), state=state))
-    assert not asked.arguments
-    assert "seed" not in asked.parameters, "SGLang knows no such parameter"
-    assert state_of(asked.parameters["custom_params"]) == state
-    assert seed_of(asked.parameters["custom_params"]) == 11
-    json.dumps(asked.parameters)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from tables import table
 from tensordict import TensorDict
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
-from verl.trainer.ppo.reward import get_custom_reward_fn, load_reward_manager
+from verl.trainer.ppo.reward import get_custom_reward_fn
 
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.episodes.reward_manager import PolicyTextRewardManager
 from turntree.agents.verl.episodes.rewards import Undecided, compute_score, compute_score_async
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
 from turntree.rewards import UnknownContract
@@ -109,25 +108,6 @@ def proto(tokenizer: Any, text: str, gold: str = GOLD, extra: Any = None, *, tur
     return DataProto(batch=batch, non_tensor_batch={"__num_turns__": np.array([turns]), **objects})
 
 
-def manager(tokenizer: Any, **turntree: Any) -> PolicyTextRewardManager:
-    module = {"path": "pkg://turntree.agents.verl.episodes.reward_manager"}
-    loader = {"source": "importlib", "module": module, "name": "PolicyTextRewardManager"}
-    run = {"rollout": {"custom": {"turntree": turntree}}}
-    config = {"actor_rollout_ref": run, "reward": {"reward_manager": loader}}
-    loaded: Any = load_reward_manager(OmegaConf.create(config), tokenizer, reward_router_address=None)
-    return loaded
-
-
-async def test_verl_loads_the_manager_and_it_scores_the_policys_words(chatml: Any) -> None:
-    ours = manager(chatml)
-    told = played(spoken("hm", "I do not know"))
-    scored = await ours.run_single(proto(chatml, f"hm {ECHO} I do not know", extra=told))
-    assert scored["reward_score"] == 0.0
-    right = await ours.run_single(proto(chatml, f"hm {ECHO} #### {GOLD}", extra=played(spoken("#### 42"))))
-    assert right["reward_score"] == 1.0
-    assert right["reward_extra_info"].keys() == scored["reward_extra_info"].keys()
-
-
 async def test_verls_own_manager_would_pay_for_what_a_tool_printed(chatml: Any) -> None:
     # The control: the same rows, through verl's manager with a grader that looks for the last "####".
     def grade(solution_str: str, ground_truth: str, **_: Any) -> float:
@@ -147,10 +127,9 @@ async def test_verls_own_manager_with_our_function_does_not(chatml: Any) -> None
 
 
 async def test_a_single_turn_of_verls_own_loop_is_scored_as_it_is(chatml: Any) -> None:
-    ours = manager(chatml, rewards={"answer": 1.0, "answer_format": 0.25})
-    scored = await ours.run_single(proto(chatml, "so\n#### 42", turns=2))
-    assert scored["reward_score"] == 1.25
+    naive = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score, rewards={"answer_format": 0.25}))
+    assert (await naive.run_single(proto(chatml, "so\n#### 42", turns=2)))["reward_score"] == 0.25
     with pytest.raises(Undecided):
-        await ours.run_single(proto(chatml, "so\n#### 42", UNREADABLE, turns=2))
-    with pytest.raises(ConfigError, match="did you mean 'answer'"):
-        manager(chatml, rewards={"anser": 1})
+        await NaiveRewardManager(OmegaConf.create({}), chatml, compute_score).run_single(
+            proto(chatml, "so\n#### 42", UNREADABLE, turns=2)
+        )

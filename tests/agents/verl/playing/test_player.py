@@ -39,7 +39,8 @@ class Stage:
 
     async def play(self, *texts: str, **row: Any) -> tuple[EpisodeOutput, RecordingEngine]:
         engine = self.engine(*texts)
-        return await self.player().play(SAMPLING, {**self.row, **row}, lambda: engine), engine
+        (output,) = await self.player().play_group(SAMPLING, {**self.row, **row}, lambda: engine, size=1)
+        return output, engine
 
     async def play_group(self, *texts: str, size: int) -> list[EpisodeOutput]:
         """A group in which each attempt, in their order, says one of ``texts``."""
@@ -80,7 +81,7 @@ async def test_what_tools_say_is_not_the_policys(stage: Stage) -> None:
 
 async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(stage: Stage) -> None:
     engines = iter([RecordingEngine(EngineLost("killed")), stage.engine("good")])
-    output = await stage.player().play(SAMPLING, stage.row, lambda: next(engines))
+    (output,) = await stage.player().play_group(SAMPLING, stage.row, lambda: next(engines), size=1)
     info = told(output)
     assert (output.reward_score, info["lost_engine"], info["masked"]) == (1.0, 1, 0.0)
     assert sum(output.response_mask) > 0
@@ -110,18 +111,19 @@ async def test_an_environment_that_cannot_be_made_is_a_masked_episode(stage: Sta
 
 
 async def test_samples_of_a_group_differ_and_a_rerun_does_not(stage: Stage) -> None:
-    async def seed(**changes: Any) -> int | None:
-        _, engine = await stage.play("good", **changes)
-        return engine.seeds[0]
+    async def seeds(step: int) -> list[int | None]:
+        engine = stage.engine(*["good"] * 3)
+        await stage.player().play_group(SAMPLING, {**stage.row, "global_steps": step}, lambda: engine, size=3)
+        return engine.seeds
 
-    assert await seed() == await seed()
-    assert len({await seed(session_id=s, global_steps=g) for s in range(3) for g in range(3)}) == 9
+    assert await seeds(1) == await seeds(1)
+    assert len({seed for step in range(3) for seed in await seeds(step)}) == 9
 
 
 async def test_the_samples_of_a_task_start_in_one_state(stage: Stage, row: dict[str, Any]) -> None:
     stage.row = row
-    changes = ({"session_id": 0}, {"session_id": 1}, {"index": 4})
-    first, second, other = [(await stage.play("#### 1", **change))[0] for change in changes]
+    first, second = await stage.play_group("#### 1", "#### 1", size=2)
+    other, _ = await stage.play("#### 1", index=4)
     assert first.prompt_ids == second.prompt_ids != other.prompt_ids
 
 
@@ -135,7 +137,7 @@ async def test_training_episodes_are_recorded_and_validation_is_not(stage: Stage
     await stage.play("good")
     await stage.play("good", extra_info={"split": "val"})
     (record,) = read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl")
-    assert (record.labels["step"], record.labels["index"], record.labels["session"]) == (5, 3, 1)
+    assert (record.labels["step"], record.labels["index"], record.labels["session"]) == (5, 3, 0)
     assert (record.episode.reward, record.episode.seed) == (1.0, 3)
 
 
@@ -165,14 +167,15 @@ async def test_a_coupled_validation_says_what_changed_since_the_last_one(stage: 
 
     async def validate(*texts: str, **changes: Any) -> dict[str, float]:
         engine = stage.engine(*texts)
-        info = told(await player.play(SAMPLING, {**row, **changes}, lambda: engine))
+        (output,) = await player.play_group(SAMPLING, {**row, **changes}, lambda: engine, size=1)
+        info = told(output)
         return {name: value for name, value in info.items() if name.startswith("coupled_")}
 
     assert await validate("good") == {}
     assert (await validate("good"))["coupled_unchanged"] == 1.0
     changed = await validate("fragile(a)", "good")
     assert (changed["coupled_unchanged"], changed["coupled_same_tokens"]) == (0.0, 0.0)
-    assert await validate("good", session_id=2) == {}, "another episode"
+    assert await validate("good", index=4) == {}, "another episode"
     assert await validate("good", extra_info={"split": "train"}) == {}
     await validate(*["fragile(boom)"] * 2)
     assert (await validate("fragile(a)", "good"))["coupled_unchanged"] == 1.0, "a lost episode is none"
@@ -189,7 +192,7 @@ async def test_the_pace_of_an_episode_is_told_to_the_step_and_not_to_verls_valid
     player, expected = stage.player(), []
     for _ in range(2):
         engine = stage.engine("fragile(a)", "good")
-        output = await player.play(SAMPLING, stage.row, lambda engine=engine: engine)  # type: ignore[misc]
+        (output,) = await player.play_group(SAMPLING, stage.row, lambda engine=engine: engine, size=1)  # type: ignore[misc]
         pace = output.extra_fields[EPISODE][PACE]
         assert pace["slots"] == stage.config.max_num_seqs
         assert pace["began"] <= pace["ended"]
@@ -205,7 +208,7 @@ async def test_a_broken_environment_is_not_used_again(stage: Stage) -> None:
     player, before = stage.player(), Fragile.made
     for texts, made in ((["fragile(boom)", "fragile(boom)"], 2), (["good"], 3), (["good"], 3)):
         engine = stage.engine(*texts)
-        await player.play(SAMPLING, stage.row, lambda engine=engine: engine)  # type: ignore[misc]
+        await player.play_group(SAMPLING, stage.row, lambda engine=engine: engine, size=1)  # type: ignore[misc]
         assert Fragile.made - before == made
 
 
@@ -259,8 +262,8 @@ async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) 
     player = stage.player()
     engine = ScriptedEngine(meeting.policy(stage.tokenizer, "meet_later"), stage.tokenizer)
     rows = [{**stage.row, "env_id": "meeting:Meeting", "index": index} for index in range(meeting.PEOPLE)]
-    outputs = await asyncio.gather(*(player.play(SAMPLING, row, lambda: engine) for row in rows))
-    assert [output.reward_score for output in outputs] == [1.0] * meeting.PEOPLE
+    outputs = await asyncio.gather(*(player.play_group(SAMPLING, row, lambda: engine, size=1) for row in rows))
+    assert [output.reward_score for (output,) in outputs] == [1.0] * meeting.PEOPLE
 
 
 @pytest.mark.parametrize(

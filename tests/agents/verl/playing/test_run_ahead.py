@@ -10,6 +10,7 @@ from recording_engine import RecordingEngine, a_turn
 from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.verl.playing.player import EpisodePlayer
+from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
 from turntree.agents.verl.playing.run_ahead_rows import RowForecast
 from turntree.spec_tree import DialogueState
@@ -113,6 +114,10 @@ def player(rollout_config: Any, chatml: Any) -> EpisodePlayer:
     return EpisodePlayer(rollout_config, chatml)
 
 
+def played_by(player: EpisodePlayer, pipe: Any, *, slots: int = 1) -> AheadPlays:
+    return AheadPlays(player, {0: pipe}, ReplicaTurns({0: pipe}, lambda rank: settled()), slots=slots)
+
+
 Ahead = Callable[..., Awaitable[AheadPlays]]
 
 
@@ -123,7 +128,7 @@ def ahead(player: EpisodePlayer, row: dict[str, Any]) -> Ahead:
     async def start(
         pipe: Pipe, *, slots: int = 1, size: int = 1, rows: Sequence[dict[str, Any]] = (row,)
     ) -> AheadPlays:
-        plays = AheadPlays(player, {0: pipe}, slots=slots)
+        plays = played_by(player, pipe, slots=slots)
         plays.start(rows, SAMPLING, size=size)
         await settled()
         return plays
@@ -190,5 +195,5 @@ async def test_a_server_that_is_away_does_not_hold_a_step_up(player, caplog):
         async def begin_step(self, step: int) -> None:
             raise RuntimeError("the actor died")
 
-    await AheadPlays(player, {0: Away()}, slots=1).begin_step(3)
+    await played_by(player, Away()).begin_step(3)
     assert "was not told that step 3 begins: the actor died" in caplog.text

@@ -13,8 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
-from turntree.agents.engines.request_wire import request_entries
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.served.remote_store import RemoteStore, carry_out
 from turntree.agents.errors import EngineLost
 from turntree.agents.guesses.stored import StoredTurns
@@ -23,7 +22,7 @@ from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, sta
 from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.hub import TurnHub
-from turntree.agents.verl.serving.verl_types import to_token_output
+from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.exchange.exchange import Swapped
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
@@ -59,6 +58,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> TurnHub:
 class VerlServer:
     """What is used of verl's server classes."""
 
+    async def generate(self, prompt_ids: Any, sampling_params: Any, request_id: str) -> str:
+        return f"verl's own answer to {request_id}"
+
     async def set_global_steps(self, global_steps: int) -> None:
         self.global_steps = global_steps
 
@@ -91,7 +93,6 @@ class Server(ExternalServer, VerlServer):
         self.replica_rank, self.global_steps = rank, 0
         self.forest = SpecForest(forest)
         self.sampler = no_two_alike(rank, length)
-        self.reason = FinishReason.STOP
         custom = OmegaConf.create({} if run is None else {"turntree": run})
         self.config = SimpleNamespace(custom=custom, seed=0, response_length=8, max_model_len=64)
 
@@ -101,11 +102,6 @@ class Server(ExternalServer, VerlServer):
 
         engine = SimpleNamespace(generate=self.sampler.generate, vocabulary=1 << 16, max_context=64, version=0)
         return engine, RemoteStore(call)
-
-    async def generate_plainly(self, prompt_ids: Any, sampling_params: Any, *_: Any, **__: Any) -> Any:
-        asked = TurnRequest(tuple(prompt_ids), Sampling(max_tokens=8))
-        output = to_token_output(await self.sampler.generate(asked), self.global_steps)
-        return output.model_copy(update={"stop_reason": "aborted"}) if self.reason is FinishReason.ABORT else output
 
     async def draft_counters(self) -> dict[str, float]:
         return {"steps": 5.0, "seconds": 2.0, "draft_seconds": 0.5, "idle_seconds": 0.25}
@@ -132,8 +128,11 @@ async def pair(*, shared: bool = True, **arguments: Any) -> list[Server]:
 
 
 async def ask(server: Server, seed: int, *, reuse: bool = True) -> Any:
-    entries = request_entries(state=HERE, seed=seed, reuse=reuse)
-    return await server.generate([1, 2], {"max_tokens": 8, "extra_args": entries}, "r")
+    request = TurnRequest((1, 2), Sampling(seed=seed, max_tokens=8), state=HERE, reuse=reuse)
+    life = await server.submit_turns("c", [NumberedRequest(0, request)])
+    (reply,) = await server.collect_turns("c", life)
+    assert not reply.error
+    return reply.completion
 
 
 async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: bool = True) -> None:
@@ -178,11 +177,9 @@ async def test_turns_of_validations_are_given_to_nobody(hub: TurnHub, run: dict[
     assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
 
 
-async def test_turns_that_were_aborted_or_that_others_asked_for_are_given_to_nobody(hub: TurnHub) -> None:
+async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(hub: TurnHub) -> None:
     servers = await pair()
-    servers[0].reason = FinishReason.ABORT
-    await ask(servers[0], 1)
-    await servers[1].generate([1, 2], {"max_tokens": 8}, "r")
+    assert await servers[1].generate([1, 2], {"max_tokens": 8}, "r") == "verl's own answer to r"
     await play(servers, 1, turns=0)
     assert [server.held for server in servers] == [0, 0]
 
@@ -299,15 +296,13 @@ async def test_calls_of_a_store_are_made_one_after_another_so_that_a_file_has_ev
     assert calls == [(method, when) for method in methods for when in ("begins", "ends")]
 
 
-async def test_a_server_that_answers_no_requests_or_has_neither_store_nor_reuse_serves_as_verls(hub: TurnHub) -> None:
-    for found in (None, (SimpleNamespace(), None)):
-        server = Server()
-        server.engine_and_store = lambda found=found: found  # type: ignore[method-assign]
-        await server.serve_turns(shared=True)
-        await ask(server, 1)
-        await server.sleep()
-        await server.set_global_steps(1)
-        assert not await server.step_counters()
+async def test_a_server_that_answers_no_requests_serves_as_verls(hub: TurnHub) -> None:
+    server = Server()
+    server.engine_and_store = lambda: None  # type: ignore[method-assign]
+    await server.serve_turns(shared=True)
+    await server.sleep()
+    await server.set_global_steps(1)
+    assert not await server.step_counters()
 
 
 async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(
@@ -317,7 +312,7 @@ async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weig
     server = Server(run=REPLAY)
     await server.serve_turns(shared=False)
     serving = asyncio.create_task(server.serving())
-    for call in (ask(server, 1), server.submit_turns("c", [])):
+    for call in (server.generate([1, 2], {}, "r"), server.submit_turns("c", [])):
         with pytest.raises(EngineLost, match="no weights"):
             await call
     with pytest.raises(EngineLost, match="during an update"):

@@ -24,7 +24,6 @@ from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.run.prefork import py_executable
 from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub
 from turntree.agents.verl.serving.replica import _place, _sharing
-from turntree.agents.verl.serving.router import TaskRouter
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
 from turntree.spec_tree import DialogueState, SpecForest
 from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns
@@ -79,24 +78,6 @@ def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> No
     eventually(lambda: other.swap().taken == 2, 120)
     assert forest.stats().rollouts == 2
     assert cluster.get(cluster.get_actor(HUB_NAME).stats.remote()).turns == 1
-
-
-def test_the_router_goes_around_a_server_that_is_killed(cluster: Any) -> None:
-    class Idle:  # in here it travels with its code: the workers cannot import this module
-        def pid(self) -> int:
-            return os.getpid()
-
-        def serving(self) -> None:
-            """It always does."""
-
-    servers = {name: cluster.remote(Idle).options(num_cpus=0).remote() for name in ("a", "b")}
-    pids = {name: cluster.get(server.pid.remote()) for name, server in servers.items()}
-    router = TaskRouter(servers, {"look_seconds": 0.05})
-    state = DialogueState.from_tokens([1], task="7", env="sums")
-    home, _ = router.acquire_server("r", state=state)
-    os.kill(pids[home], signal.SIGKILL)
-    eventually(lambda: router.acquire_server("r", state=state)[0] != home, 120)
-    assert router.get_all_servers() == [name for name in servers if name != home]
 
 
 @pytest.mark.release

@@ -12,7 +12,7 @@ from real_training import read_lines
 from safetensors.torch import load_file
 from tables import table
 
-from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
 from turntree.agents.verl.serving.server import TurntreeServer
@@ -39,9 +39,16 @@ def weights(tiny_model: Path) -> dict[str, torch.Tensor]:
 
 
 async def ask(server: TurntreeServer, *prompt: int, **parameters: Any) -> Any:
-    return await server.generate(
-        list(prompt), {"temperature": 1.0, "max_tokens": 4, **parameters}, "r", state=DialogueState.from_tokens(prompt)
-    )
+    return await server.generate(list(prompt), {"temperature": 1.0, "max_tokens": 4, **parameters}, "r")
+
+
+async def play(server: TurntreeServer, *prompt: int, seed: int) -> Completion:
+    """A turn of turntree's episodes."""
+    request = TurnRequest(prompt, Sampling(max_tokens=4, seed=seed), state=DialogueState.from_tokens(prompt))
+    life = await server.submit_turns("one", [NumberedRequest(seed, request)])
+    (reply,) = await server.collect_turns("one", life)
+    assert reply.completion is not None
+    return reply.completion
 
 
 def test_verls_sampling_parameters_are_read() -> None:
@@ -69,14 +76,14 @@ async def test_a_turn_is_token_in_and_token_out(server: TurntreeServer) -> None:
 
 async def test_new_weights_change_the_policy_and_keep_the_store(server, weights):
     await server.set_global_steps(0)
-    before = await ask(server, 1, 2, 3, seed=5)
+    before = await play(server, 1, 2, 3, seed=5)
     kept = server.engine.forest.stats().rollouts
     assert kept > 0
     await server.update_weights({name: torch.randn_like(value) for name, value in weights.items()})
     await server.set_global_steps(1)
-    after = await ask(server, 1, 2, 3, seed=5)
-    assert after.log_probs != before.log_probs
-    assert after.extra_fields["global_steps"] == 1
+    after = await play(server, 1, 2, 3, seed=5)
+    assert after.logprobs != before.logprobs
+    assert after.weights_version == 1
     assert server.engine.forest.stats().rollouts > kept
 
 
@@ -100,13 +107,13 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(server, weights, t
 )
 async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(server, weights, tmp_path):
     await server.set_global_steps(0)
-    first = await ask(server, 1, 2, 3, seed=5)
-    assert set(first.extra_fields["levels"]) <= {"A"}
+    first = await play(server, 1, 2, 3, seed=5)
+    assert set(first.levels) <= {"A"}
     await server.update_weights({name: value * 1.01 for name, value in weights.items()})
     await server.set_global_steps(1)
-    again = await ask(server, 1, 2, 3, seed=6)
-    assert again.extra_fields["levels"][0] == "C"
-    assert len(again.token_ids) == len(again.extra_fields["behaviour_logprobs"]) == 4
+    again = await play(server, 1, 2, 3, seed=6)
+    assert again.levels[0] == "C"
+    assert len(again.token_ids) == len(again.behaviour_logprobs or again.logprobs) == 4
     await server.set_global_steps(2)
     rows = read_lines(tmp_path / "engine.jsonl")
     assert [row["reuse_tickets"] for row in rows] == [0, 1]

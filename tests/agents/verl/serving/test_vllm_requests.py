@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from turntree.agents.engines.protocol import Sampling
+from turntree.agents.verl.serving.restarts import ServerLife
+
 pytestmark = pytest.mark.vllm
 TOKENS, LOGPROBS = [5, 6, 7], [-0.5, -1.5, -2.5]
 
@@ -48,7 +51,7 @@ class Engine:
         return SimpleNamespace(outputs=[said], num_cached_tokens=0)
 
 
-def serving(engine: Engine, *, noted: bool) -> Any:
+def serving(engine: Engine) -> Any:
     """verl's server around it, as far as a request goes through it."""
     from turntree.agents.verl.serving.vllm_replica import DraftingVllmServer, note_requests
 
@@ -59,15 +62,20 @@ def serving(engine: Engine, *, noted: bool) -> Any:
         engine=engine, model_config=SimpleNamespace(processor=None, lora_rank=0, lora={}), draft_tokens=0,
         replica_rank=0, global_steps=0, _disaggregation_role=None, _submission_paused=False, _admitting=0,
     )  # fmt: skip
-    if noted:
-        note_requests(server)
+    server._life = ServerLife(0)
+    note_requests(server)
     return server
 
 
-async def ask(server: Any, engine: Engine, **fields: Any) -> tuple[Any, int]:
-    """verl's answer, and the admissions that an abort would have waited for while the request ran."""
-    parameters = {"max_tokens": 3, "logprobs": True, **fields}
-    asked = asyncio.create_task(server.generate_plainly([1, 2], parameters, "a"))
+async def ask(server: Any, engine: Engine) -> tuple[Any, int]:
+    """vLLM's answer, and the admissions that an abort would have waited for while the request ran."""
+    from turntree.agents.engines.vllm.dialect import VllmRequest, parameters
+    from turntree.agents.verl.serving.vllm_replica import _ServerTurns
+
+    turns = _ServerTurns.__new__(_ServerTurns)
+    turns._server = server
+    fields = parameters(Sampling(max_tokens=3), speculates=False)
+    asked = asyncio.create_task(turns._ask("a", VllmRequest(prompt=[1, 2], fields=fields)))
     landed = asyncio.create_task(engine.landed.wait())
     await asyncio.wait({asked, landed}, return_when=asyncio.FIRST_COMPLETED)  # one that fails early lands never
     landed.cancel()
@@ -76,36 +84,30 @@ async def ask(server: Any, engine: Engine, **fields: Any) -> tuple[Any, int]:
     return await asked, waited
 
 
-async def test_verls_own_requests_are_said_at_their_end_with_the_same_tokens_and_numbers() -> None:
-    engine, before = Engine(), Engine()
-    answer, waited = await ask(serving(engine, noted=True), engine)
-    control, _ = await ask(serving(before, noted=False), before)
-    assert (answer.token_ids, answer.log_probs, answer.stop_reason) == (TOKENS, LOGPROBS, "completed")
-    assert answer == control
-    assert (engine.outputs, before.outputs) == (1, 3)
+async def test_a_request_is_answered_at_its_end_and_no_abort_waits_for_it() -> None:
+    engine = Engine()
+    answer, waited = await ask(serving(engine), engine)
+    assert answer.outputs[0].token_ids == TOKENS
+    assert engine.outputs == 1
     assert (engine.asked[0].detokenize, engine.asked[0].flat_logprobs) == (False, True)
     unseen = Engine()
-    server = serving(unseen, noted=True)
+    server = serving(unseen)
     del unseen.add_request  # the control: nobody notes that vLLM has it
     _, would_wait = await ask(server, unseen)
     assert (waited, would_wait) == (0, 1), "an abort of verl's waits for requests that it takes for not begun"
 
 
-async def test_texts_that_end_a_request_are_looked_for_and_log_probabilities_of_prompts_stay_as_they_are() -> None:
+async def test_requests_of_others_are_left_as_they_are() -> None:
     engine = Engine()
-    await ask(serving(engine, noted=True), engine, stop=["end"])
-    assert engine.asked[0].detokenize
-    scored = Engine()
-    server = serving(scored, noted=True)
-    with pytest.raises(AttributeError, match="prompt_logprobs"):  # the engine of this test has none
-        await ask(server, scored, prompt_logprobs=0)
-    assert not scored.asked[0].flat_logprobs
-    assert server._admitting == 0
+    engine.go_on.set()
+    answer = await serving(engine).generate([1, 2], {"max_tokens": 3, "logprobs": True}, "a")
+    assert (answer.token_ids, answer.log_probs, answer.stop_reason) == (TOKENS, LOGPROBS, "completed")
+    assert engine.outputs == 3
 
 
 async def test_a_request_that_fails_is_counted_off_once() -> None:
     engine = Engine(fails=True)
-    server = serving(engine, noted=True)
+    server = serving(engine)
     with pytest.raises(RuntimeError, match="lost"):
         await ask(server, engine)
     assert server._admitting == 0
