@@ -23,7 +23,6 @@ from turntree.agents.engines.vllm.worker import WorkerExtension
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.serving.restarts import RestartedServer
 
-
 SECONDS = 300
 """Time for a server to take a bucket of weights, half of what verl's trainers wait for each other."""
 
