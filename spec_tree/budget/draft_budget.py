@@ -166,15 +166,14 @@ def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) ->
 class DraftBudget:
     """Chooses the draft limits of each step."""
 
-    def __init__(self, floor: float, *, cost: StepCost | None = None) -> None:
+    def __init__(self, floor: float) -> None:
         """Start with few drafts.
 
         Args:
             floor: Nodes of a smaller estimated path probability are never verified.
-            cost: Step costs, as far as they were already measured.
         """
         _get_ready()
-        self.cost = cost or StepCost()
+        self.cost = StepCost()
         self._floor = float(floor)
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
         self._seen = np.zeros(1, SEEN)

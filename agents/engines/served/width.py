@@ -37,14 +37,13 @@ _PROBE_SHARE = 0.01
 class WidthChooser:
     """Chooses among a few widths."""
 
-    def __init__(self, widths: tuple[int, ...], *, cost: StepCost | None = None) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         """Start with the store's estimates and the prior cost of steps.
 
         Args:
             widths: Ascending; the first is that of a step without drafts.
-            cost: Cost of steps, as far as it was measured already.
         """
-        self.cost = cost or StepCost()
+        self.cost = StepCost()
         self._widths = np.array(widths)
         self._drafted = np.zeros(_CLASSES)
         self._accepted = np.zeros(_CLASSES)

@@ -10,7 +10,7 @@ Changed on the model runner, of 0.24 and 0.28: ``uniform_decode_query_len``, ``_
 the second family), ``_determine_batch_execution_and_padding`` and ``_dummy_run`` (which family a step has),
 ``_build_attention_metadata`` (queries a request while graphs of the second family are captured), and its dispatcher's
 ``dispatch``. The second family needs attention whose kernels take requests of unequal lengths from a graph:
-FlashAttention, and all that vLLM has for any batch in ``FULL`` (Triton's, and so float32). FlashInfer is none of them.
+FlashAttention, and all that vLLM has for any batch in ``FULL`` (Triton's, and so float32), but not FlashInfer.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class BoundedSender(ServerAdapter):  # type: ignore[misc]
         Raises:
             EngineLost: If the server takes no weights for ``SECONDS``.
         """
-        context = zmq.Context.instance()  # verl's sockets are made from it, and have its bounds
+        context: Any = zmq.Context.instance()  # verl's sockets are made from it, and have its bounds
         try:
             for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
                 context.setsockopt(bound, int(1000 * SECONDS))
@@ -48,7 +48,7 @@ class BoundedSender(ServerAdapter):  # type: ignore[misc]
                 context.setsockopt(bound, -1)
 
 
-class VllmWeightSender(RestartedServer, BoundedSender):
+class VllmWeightSender(RestartedServer, BoundedSender):  # type: ignore[misc]
     """verl's ``BaseRollout`` for vLLM; arguments are verl's."""
 
     async def server(self) -> Any:

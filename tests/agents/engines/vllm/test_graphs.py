@@ -83,7 +83,7 @@ def runner(
 
 
 def attention(name: str) -> Any:
-    """An attention of vLLM; of those whose graphs depend on the GPU, as on one that takes drafts of one length only."""
+    """An attention of vLLM; if its graphs depend on the GPU, as where they take drafts of one length alone."""
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
