@@ -14,20 +14,22 @@ Runs that the JSON file has already are kept, so an interrupted benchmark goes o
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from reuse import machine
+from common.provenance import provenance
+from common.script import arguments, keep
+from common.verl_training import trained
 from rich.console import Console
 from rich.table import Table
 
 from turntree.agents.demo.warm_start import warm_started_policy
-from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.launch import StepReport
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 
 ALGORITHMS = ("grpo", "ppo", "dapo")
@@ -76,29 +78,26 @@ def name_of(run: dict[str, Any]) -> str:
 
 def played(run: dict[str, Any], steps: int) -> dict[str, Any]:
     """Train, and what was logged."""
-    started, rows = time.perf_counter(), []
-
-    def note(report: StepReport) -> None:
-        kept = {name: report.metrics[name] for name in KEPT if name in report.metrics}
-        rows.append({"step": report.step, "reward": report.reward, "seconds": report.seconds, **kept})
-
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        overrides: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "algorithm": run["algorithm"],
             "speculation": MODES[run["mode"]],
             "actor_rollout_ref.model.path": warm_started_policy(),
             "actor_rollout_ref.rollout.seed": run["seed"],
             "actor_rollout_ref.actor.entropy_coeff": 0.01,
-            "trainer.total_training_steps": steps,
-            "turntree.run_dir": f"{folder}/run",
             "turntree.save_policy_every": 0,
             "turntree.record_episodes": False,
             **OF_ALGORITHM[run["algorithm"]],
         }
-        status = train("demo", [f"{key}={value}" for key, value in overrides.items()], on_step=note)
-    if status != 0 or len(rows) != steps:
-        raise RuntimeError(f"{name_of(run)} ended with status {status} after {len(rows)} of {steps} steps")
+        reports = trained("demo", Path(folder) / "run", steps, settings)
+    rows = [{"step": one.step, "seconds": one.seconds, **figures_of(one, KEPT)} for one in reports]
     return {**run, "minutes": round((time.perf_counter() - started) / 60, 2), "steps": rows}
+
+
+def figures_of(report: StepReport, names: Iterable[str]) -> dict[str, float]:
+    """The reward of a step, and of its metrics those that are there."""
+    return {"reward": report.reward, **{name: report.metrics[name] for name in names if name in report.metrics}}
 
 
 def first_and_last(done: dict[str, Any]) -> tuple[float, float]:
@@ -152,19 +151,19 @@ def chart(done: dict[str, dict[str, Any]], key: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
+    parser.set_defaults(json=Path("benchmarks/results/algorithms.json"))
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
     parser.add_argument("--only", nargs="*", default=None, help="algorithm/mode/seed")
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/algorithms.json"))
     args = parser.parse_args()
     console, started = Console(), time.monotonic()
     record: dict[str, Any] = {"runs": {}}
     if args.json.exists():
         record = json.loads(args.json.read_text())
     record |= {
-        "machine": machine(),
+        **provenance(["torch", "verl"]),
         "command": f"python benchmarks/algorithms.py --steps {args.steps} --seeds {args.seeds}",
     }
     for run in runs(args.seeds):
@@ -178,8 +177,7 @@ def main() -> None:
         except RuntimeError as error:
             console.print(f"{name}: {error}", highlight=False)
             continue
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(record, indent=1) + "\n")
+        keep(args.json, record)
         first, last = first_and_last(record["runs"][name])
         console.print(f"{name}: {first:.3f} -> {last:.3f}, {record['runs'][name]['minutes']} min", highlight=False)
     for key in ("algorithm", "mode"):

@@ -14,22 +14,20 @@ the tool itself was asked, ``calls`` those of the episodes.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import copy
-import json
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from common.episodes import play_all
 from common.provenance import provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show, titled
 from trained.snapshots import ENV_KWARGS, snapshots
 from transformers import AutoTokenizer
 
@@ -106,32 +104,20 @@ def play(
     envs = [make(kind, args.delay if epoch else 0.0) for _ in range(batch)]
     calls = CallsAhead(min_probability=args.min_probability)
 
-    async def all_() -> list[Episode]:
-        places = asyncio.Queue[Slow]()
-        for env in envs:
-            places.put_nowait(env)
-
-        async def one(task: int, sample: int) -> Episode:
-            env = await places.get()
-            sampling = Sampling(temperature=1.0, seed=derive_seed(epoch, task, sample))
-            try:
-                return await rollout(
-                    env,
-                    engine,
-                    renderer,
-                    index=task,
-                    seed=task,
-                    sampling=sampling,
-                    stored=stored if way == "ahead" else None,
-                    calls_ahead=None if way == "after" else calls,
-                )
-            finally:
-                places.put_nowait(env)
-
-        return await asyncio.gather(*(one(*which) for which in product(range(args.tasks), range(args.samples))))
+    async def one(env: Slow, task: int, sample: int) -> Episode:
+        return await rollout(
+            env,
+            engine,
+            renderer,
+            index=task,
+            seed=task,
+            sampling=Sampling(temperature=1.0, seed=derive_seed(epoch, task, sample)),
+            stored=stored if way == "ahead" else None,
+            calls_ahead=None if way == "after" else calls,
+        )
 
     began = time.perf_counter()
-    episodes = asyncio.run(all_())
+    episodes = play_all(envs, product(range(args.tasks), range(args.samples)), one)
     return Played(episodes, time.perf_counter() - began, sum(env.asked[0] for env in envs), calls)
 
 
@@ -182,22 +168,17 @@ def measure(
     }
 
 
-def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    columns = ("at once", "episodes/s", "times", "calls", "run", "ahead", "used", "wasted", "saved s", "same")
-    for column in ("kind", "calls made", *columns):
-        table.add_column(column, justify="right" if column in columns else "left")
-    for one, way in product(rows, WAYS):
-        table.add_row(
-            one["kind"], way, str(one["batch"]), f"{one['episodes_per_second'][way]:.2f}", f"{one['times'][way]:.2f}",
-            str(one["calls"]), *(str(one[name][way]) for name in ("run", "made", "used", "wasted")),
-            f"{one['saved_seconds'][way]:.1f}", f"{one['same_episodes'][way]:.0%}",
-        )  # fmt: skip
-    Console(width=130).print(table)
+def cells(one: Mapping[str, Any], way: str) -> tuple[Any, ...]:
+    """A row of the table."""
+    return (
+        one["kind"], way, one["batch"], f"{one['episodes_per_second'][way]:.2f}", f"{one['times'][way]:.2f}",
+        one["calls"], *(one[name][way] for name in ("run", "made", "used", "wasted")),
+        f"{one['saved_seconds'][way]:.1f}", f"{one['same_episodes'][way]:.0%}",
+    )  # fmt: skip
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--batches", type=int, nargs="+", default=[4], help="episodes at once")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tasks", type=int, default=4)
@@ -208,7 +189,6 @@ def main() -> int:
     parser.add_argument("--updates", type=int, default=20, help="steps of GRPO that the policy has behind it")
     parser.add_argument("--layers", type=int, default=24, help="of the widened policy")
     parser.add_argument("--width", type=int, default=4096, help="of its feed-forward parts")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     about = provenance(["torch"])
     with tempfile.TemporaryDirectory() as folder:
@@ -221,12 +201,13 @@ def main() -> int:
             play(engine, renderer, args, "fork", 8, 0, "after")
             assert engine.forest is not None
             engine.forest.save(store := Path(folder) / "store.npz")
-            title, rows = f"{about['machine']}; {about['versions']}\n{about['command']}", []
+            rows = []
             for which in product(args.kinds, args.batches):
                 rows.append(measure(engine, renderer, args, *which, store))
-                show(rows[-1:], title)
-                if args.json:
-                    args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+                keep(args.json, {**about, "rows": rows})
+    columns = ("at once", "episodes/s", "times", "calls", "run", "ahead", "used", "wasted", "saved s", "same")
+    shown = (cells(*which) for which in product(rows, WAYS))
+    show(titled(about), ("kind", "calls made", *columns), shown, words=("kind", "calls made"))
     return 0
 
 

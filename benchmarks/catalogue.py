@@ -10,9 +10,7 @@ ends as a failure, its answer undecided, is neither won nor lost, and is named f
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import json
 import logging
 import os
 import re
@@ -24,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import provenance
+from common.script import arguments, keep, show
 from gymnasium.utils.env_checker import check_env
-from rich.console import Console
-from rich.table import Table
 
 from turntree.envs import Env, list_envs, make
 from turntree.envs.catalogue import find_entry
@@ -115,7 +112,7 @@ def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
     }
 
 
-def shown(row: dict[str, Any]) -> tuple[str, ...]:
+def cells(row: dict[str, Any]) -> tuple[Any, ...]:
     """A row of the table."""
     faults = [f"gold: {one}" for one in row["gold_does_not_win"]]
     faults += [f"{name}: {one}" for name, found in row["useless_does_not_lose"].items() for one in found]
@@ -127,35 +124,31 @@ def shown(row: dict[str, Any]) -> tuple[str, ...]:
         row["split"],
         f"{row['gold_wins']} of {row['tasks']}",
         f"{sum(row['useless_wins'].values())} of {len(LOSERS) * row['tasks']}",
-        str(sum(row["useless_is_undecided"].values())),
-        str(len(row["warnings"])),
+        sum(row["useless_is_undecided"].values()),
+        len(row["warnings"]),
         "\n".join(faults),
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds data")
     parser.add_argument("--only", nargs="*", default=[], help="environments, by a part of their ids")
     parser.add_argument("--tasks", type=int, default=200, help="tasks of environments that have no end of them")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args()
     os.environ["TURNTREE_DATA"] = str(args.data.resolve())
     about = provenance(["gymnasium", "sympy"])
     print(about["machine"], about["command"], sep="\n")
     ids = [id for id in list_envs() if id.startswith(OURS) and any(part in id for part in args.only or [OURS])]
     logging.getLogger("turntree.envs").setLevel(logging.CRITICAL)  # failures are named in the table
-    table = Table("environment", "split", "gold policy wins", "useless ones win", "undecided", "warnings", "which")
     rows = []
     for id in ids:
         for split in splits(id, args.data / "data"):
             rows.append(examine(id, split, args.tasks))
-            table.add_row(*shown(rows[-1]))
             print(f"{id} {split}: {rows[-1]['seconds']} s", file=sys.stderr)
-    Console(width=180).print(table)
-    if args.json:
-        result = {**about, "useless_policies": list(LOSERS), "tasks_without_end": args.tasks, "rows": rows}
-        args.json.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    columns = ("environment", "split", "gold policy wins", "useless ones win", "undecided", "warnings", "which")
+    show("The catalogue", columns, map(cells, rows), words=("environment", "split", "which"))
+    keep(args.json, {**about, "useless_policies": list(LOSERS), "tasks_without_end": args.tasks, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -11,20 +11,18 @@ differ in the noise of the sampling. Runs that the JSON file has already are kep
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
 import re
-import statistics
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from algorithms import figures_of, first_and_last
 from common.provenance import kept_from, provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show
+from common.verl_training import trained
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import word_tokenizer
@@ -33,7 +31,6 @@ from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.verl.launch import StepReport, train
 from turntree.envs import Env, Limits, Task, make
 
 if TYPE_CHECKING:
@@ -106,16 +103,8 @@ def said(env: Any, task: Task, way: str, rng: random.Random) -> list[str]:
     return [f"search( {query})", f"read({first})", rf"\boxed{{ {year}}}"]
 
 
-def trained(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> dict[str, Any]:
-    """One training, and what was logged at each step."""
-    rows: list[dict[str, float]] = []
-
-    def note(report: StepReport) -> None:
-        names = ("turntree/tokens_per_step", "turntree/turns", "turntree/tool_calls")
-        rows.append(
-            {"reward": report.reward} | {name: report.metrics[name] for name in names if name in report.metrics}
-        )
-
+def steps_of(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> list[dict[str, float]]:
+    """What was logged at each step of one training."""
     with tempfile.TemporaryDirectory() as folder:
         settings: dict[str, Any] = {
             "env": "search",
@@ -131,48 +120,27 @@ def trained(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> di
             "turntree.rewards": "{environment: 1}",
             **{f"+turntree.env_kwargs.{name}": value for name, value in {**ENV, **files}.items()},
             **{f"turntree.env_kwargs.limits.{name}": value for name, value in LIMITS.items()},
-            "turntree.run_dir": f"{folder}/run",
             "turntree.record_episodes": False,
-            "trainer.total_training_steps": steps,
         }
-        status = train("turntree_trainer", [f"{key}={value}" for key, value in settings.items()], on_step=note)
-    if status != 0 or len(rows) != steps:
-        raise RuntimeError(f"seed {seed} ended with status {status} after {len(rows)} of {steps} steps")
-    return {"steps": rows}
+        reports = trained("turntree_trainer", Path(folder) / "run", steps, settings)
+    names = [f"turntree/{name}" for name in ("tokens_per_step", "turns", "tool_calls")]
+    return [figures_of(report, names) for report in reports]
 
 
-def quarters(steps: Sequence[dict[str, float]]) -> tuple[float, float]:
-    """Mean reward of the first and of the last quarter."""
-    quarter = max(1, len(steps) // 4)
-    first, last = (statistics.fmean(row["reward"] for row in part) for part in (steps[:quarter], steps[-quarter:]))
-    return first, last
-
-
-def table(runs: dict[str, Any]) -> Table:
-    """A row for each seed."""
-    shown = Table("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per verify step")
-    for seed, run in runs.items():
-        first, last = quarters(run["steps"])
-        end = run["steps"][-1]
-        shown.add_row(
-            seed,
-            f"{first:.3f}",
-            f"{last:.3f}",
-            f"{last - first:+.3f}",
-            f"{end['turntree/turns']:.2f}",
-            f"{end['turntree/tokens_per_step']:.2f}",
-        )
-    return shown
+def row(seed: str, run: dict[str, Any]) -> tuple[str, ...]:
+    """Of the table."""
+    first, last = first_and_last(run)
+    turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_step"))
+    return seed, f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}", turns, tokens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
+    parser.set_defaults(json=Path("benchmarks/results/corpus_learning.json"))
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--warm-steps", type=int, default=150)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/corpus_learning.json"))
     args = parser.parse_args()
-    console = Console()
     settings = {"steps": args.steps, "warm_steps": args.warm_steps}
     record = provenance(PACKAGES) | {"settings": settings, "runs": {}}
     record["runs"] = kept_from(args.json, record).get("runs", {})
@@ -187,11 +155,11 @@ def main() -> None:
         for seed in range(args.seeds):
             if str(seed) in record["runs"]:
                 continue
-            record["runs"][str(seed)] = trained(folder / "policy", files, seed=seed, steps=args.steps)
-            args.json.parent.mkdir(parents=True, exist_ok=True)
-            args.json.write_text(json.dumps(record, indent=1) + "\n")
-            console.print(f"seed {seed}: {quarters(record['runs'][str(seed)]['steps'])}", highlight=False)
-    console.print(table(record["runs"]))
+            steps = steps_of(folder / "policy", files, seed=seed, steps=args.steps)
+            record["runs"][str(seed)] = {"steps": steps}
+            keep(args.json, record)
+    columns = ("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per verify step")
+    show("Reward", columns, (row(*one) for one in record["runs"].items()))
 
 
 if __name__ == "__main__":

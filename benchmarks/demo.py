@@ -29,12 +29,12 @@ from rich.table import Table
 from turntree.agents.demo.compared import Comparison, passes_saved, seconds_saved
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.run import settings
-from turntree.agents.demo.run_record import read_run
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.evaluation.machine import machine_facts
 from turntree.agents.files import write_whole
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.launch import train
+from turntree.agents.viewer.source import Source
 
 WINDOW = 10
 RESUMABLE = ("trainer.save_freq=12", "trainer.resume_mode=auto")
@@ -64,25 +64,25 @@ def parts(folder: Path, seed: int, steps: int) -> Iterator[str]:
         yield note("training", began, whole=fresh)
     if "comparison" not in seconds:
         began = time.perf_counter()
-        compare(compose("demo", overrides), every=1).save(folder / "run" / "comparison.json")
+        compare(compose("demo", overrides), every=1).save(folder / "run" / "comparison.jsonl")
         yield note("comparison", began, whole=True)
 
 
 def row(folder: Path, seed: int) -> dict[str, Any] | None:
     """The figures of a seed; ``None`` before it was compared."""
-    if not (folder / "run" / "comparison.json").is_file():
+    if not (folder / "run" / "comparison.jsonl").is_file():
         return None
-    run = read_run(folder / "run")
-    comparison = run.comparison
-    assert comparison is not None
+    comparison = Comparison.load(folder / "run" / "comparison.jsonl")
+    rewards = [step.number("critic/score/mean") for step in Source.open(folder / "run").metrics]
+    success = [reward for reward in rewards if reward is not None]
     return {
         "seed": seed,
-        **learning([point.success for point in run.points]),
+        **learning(success),
         **{f"{name} {part}": ratio for name, part, ratio in ratios(comparison)},
         "episodes": sum(step.episodes for step in comparison.steps),
         "equal": sum(step.equal for step in comparison.steps),
         "seconds": json.loads((folder / "seconds.json").read_text()),
-        "success": [round(point.success, 4) for point in run.points],
+        "success": [round(reward, 4) for reward in success],
     }
 
 

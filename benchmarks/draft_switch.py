@@ -18,8 +18,6 @@ Not covered: which of the dialogues gain (all do alike), and what real steps tak
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from common.provenance import provenance
+from common.script import arguments, keep
 from drafting import traces
 
 from turntree.spec_tree.budget.draft_budget import DraftBudget
@@ -206,10 +205,9 @@ def measure(lengths: list[int]) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--lengths", default="math_cot_100x8", help="trace whose dialogues' lengths are played")
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     trace = traces.load(traces.find(options.lengths, options.data), states=100)
     lengths = [len(turn.tokens) for turn in trace.turns][:400]
@@ -223,9 +221,7 @@ def main() -> None:
         "switch_beside_always_where_drafts_pay": min(row.switch / row.always for row in rows if row.always >= 1.3),
     }
     print("worst", {name: round(value, 3) for name, value in worst.items()})
-    if options.json:
-        report = {**provenance(["numpy", "numba"]), "worst": worst, "rows": [asdict(row) for row in rows]}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    keep(options.json, {**provenance(["numpy", "numba"]), "worst": worst, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from common.provenance import command_line
-from rich.console import Console
-from rich.table import Table
+from common.provenance import provenance
+from common.script import arguments, keep, show, titled
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
@@ -33,7 +30,6 @@ from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.evaluation.machine import hardware
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 VLLM_SETTINGS = {
@@ -190,12 +186,8 @@ def vllm_epoch(args: argparse.Namespace, prompts: list[list[int]]) -> Callable[[
     return epoch
 
 
-def machine(device: str) -> str:
-    return f"{hardware(device)}, {torch.get_num_threads()} torch threads"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--model", required=True, help="directory in Hugging Face format")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--tokens", type=int, default=48, help="sampled per request")
@@ -208,24 +200,16 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    command = command_line()
     rows = [row for batch in args.batches for row in measure(args, batch)]
-    where = machine(args.device)
-    table = Table(title=f"{where}; torch {torch.__version__}; {args.dtype}\n{command}")
-    for column in ("batch", "way", "tokens/s", "tokens/step", "speed / engine without drafts"):
-        table.add_column(column, justify="left" if column == "way" else "right")
-    for row in rows:
-        table.add_row(
-            str(row.batch), row.way, f"{row.tokens_per_second:.1f}", f"{row.tokens_per_step:.2f}",
-            f"{row.ratio_to_plain:.2f}",
-        )  # fmt: skip
-    Console(width=110).print(table)
-    if args.json:
-        args.json.write_text(
-            json.dumps({"machine": where, "command": command, "rows": [asdict(row) for row in rows]}, indent=1)
-        )
+    about = provenance(["torch", "transformers", "vllm"], device=args.device)
+    columns = ("batch", "way", "tokens/s", "tokens/step", "speed / engine without drafts")
+    shown = (
+        (row.batch, row.way, *(f"{x:.2f}" for x in (row.tokens_per_second, row.tokens_per_step, row.ratio_to_plain)))
+        for row in rows
+    )
+    show(f"{titled(about)}; {torch.get_num_threads()} threads", columns, shown, words=("way",))
+    keep(args.json, {**about, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

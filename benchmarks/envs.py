@@ -17,20 +17,18 @@ Then the overhead of one step without tools. Starting processes and threads is n
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 from common.provenance import provenance
+from common.script import arguments, keep
 
 from turntree.envs import Context, Env, Limits, Message, Reply, Role, Task, ToolCall, WorkerPool, tool
 
@@ -257,11 +255,10 @@ def measure(waves: int, slots: int, repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--waves", type=int, default=1, help="episodes of each slot")
     parser.add_argument("--slots", type=int, default=256, help="episodes at once")
     parser.add_argument("--repeats", type=int, default=1, help="rounds, of which the median counts")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args()
     about = provenance(["gymnasium", *(package for _, package in CONTENDERS.values() if package)])
     print(about["machine"], about["command"], sep="\n")
@@ -272,8 +269,7 @@ def main() -> None:
         shown = figures["missing"].get(name) or f"{rate:8.1f} episodes/s" + (f"   {ratio:5.2f}x" if ratio else "")
         print(f"{name:28} {shown}")
     print(f"{'step without tools':28} {figures['microseconds_per_step_without_tools']:8.1f} microseconds")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+    keep(args.json, figures)
     if not figures["turntree_is_faster_by"]:
         sys.exit("nothing to compare with")
 

@@ -15,7 +15,6 @@ both in ``tests/exactness``.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,12 +22,8 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
-from common.provenance import command_line
-from rich.console import Console
-from rich.table import Table
-
-from turntree.agents.evaluation.machine import hardware
+from common.provenance import provenance
+from common.script import arguments, keep, show, titled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "exactness"))
 from laws import rule_rows
@@ -50,33 +45,28 @@ SOURCES: tuple[Callable[[argparse.Namespace], Iterator[Row]], ...] = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--draws", type=int, default=300_000, help="turns of the rows with chance in them")
     parser.add_argument("--engine", choices=["vllm", "sglang"], help="the rows of this engine alone")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     sources = SOURCES
     if args.engine:
         from laws.external_rows import rows
 
         sources = (lambda args: rows(args.engine, args.draws),)
-    command, where = command_line(), hardware()
     start = time.perf_counter()
     rows = [row for source in sources for row in source(args)]
-    seconds = time.perf_counter() - start
-    shown = Table(title=f"{where}; numpy {np.__version__}; {seconds:.0f} s\n{command}")
-    for column in ("rule", "level", "statistic", "value", "control", "control's", "holds", "note"):
-        shown.add_column(column)
-    for row in rows:
-        control_value = "" if row.control_value is None else f"{row.control_value:.3g}"
-        shown.add_row(
-            row.rule, row.level, row.statistic, f"{row.value:.3g}", row.control, control_value,
-            "yes" if row.holds else "NO", row.note,
-        )  # fmt: skip
-    Console(width=190).print(shown)
-    if args.json:
-        report = {"machine": where, "command": command, "seconds": seconds, "rows": [asdict(row) for row in rows]}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    about = {**provenance(["numpy"]), "seconds": time.perf_counter() - start}
+    columns = ("rule", "level", "statistic", "value", "control", "control's", "holds", "note")
+    shown = [
+        (
+            row.rule, row.level, row.statistic, f"{row.value:.3g}", row.control,
+            "" if row.control_value is None else f"{row.control_value:.3g}", "yes" if row.holds else "NO", row.note,
+        )
+        for row in rows
+    ]  # fmt: skip
+    show(titled(about), columns, shown, words=columns)
+    keep(args.json, {**about, "rows": [asdict(row) for row in rows]})
     return 0 if all(row.holds for row in rows) else 1
 
 

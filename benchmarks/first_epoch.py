@@ -1,9 +1,9 @@
 """The first epoch of a training whose store begins with the turns of another run, beside that of an empty store.
 
-Each run trains the demo's warm-started policy in this process: turntree's local engine samples, and one step of the
-policy gradient with advantages relative to the samples of a task (GRPO's, on-policy) follows each batch. The past is a
-run with other seeds, and one with other seeds and another learning rate. The control has the turns of the former with
-their tokens shuffled. Drafts change no token, so all that was sampled is compared too.
+Each run trains the demo's warm-started policy in this process (``trained.training``): turntree's local engine samples,
+and one step of GRPO follows each batch. The past is a run with other seeds, and one with other seeds and another
+learning rate. The control has the turns of the former with their tokens shuffled. Drafts change no token, so all that
+was sampled is compared too.
 
 All draft up to 12 nodes a request and step: how many an adaptive engine drafts depends on the machine's speed.
 
@@ -13,37 +13,29 @@ All draft up to 12 nodes a request and step: how many an adaptive engine drafts 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from common.provenance import provenance
+from common.script import arguments, keep
+from trained.snapshots import ENV
+from trained.training import Player, Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-from turntree.agents.engines.protocol import Sampling, derive_seed
-from turntree.agents.episodes.episode import Episode
-from turntree.agents.evaluation.evaluate import evaluate
-from turntree.agents.evaluation.run import Planned, plan
-from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.files import json_value
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.yaml_files import read_yaml
 from turntree.configs import __file__ as configs
-from turntree.envs.limits import Limits
 from turntree.spec_tree import ForestConfig
 from turntree.spec_tree.store.snapshot import read_snapshot, write_snapshot
 
-_RATE = 5e-4
-"""The demo's learning rate."""
-_CONTEXT = 192
+CONTEXT = 192
 
 
 @dataclass(slots=True)
@@ -67,61 +59,28 @@ class Run:
         return {**whole, **per_step, "rewards": self.rewards, **self.past}
 
 
-def update(model: Any, optimizer: Any, episodes: Sequence[Episode], samples: int) -> None:
-    """One step of the policy gradient."""
-    rewards = torch.tensor([episode.reward for episode in episodes]).reshape(-1, samples)
-    advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
-    ids = torch.zeros(len(episodes), _CONTEXT, dtype=torch.long)
-    mask = torch.zeros(len(episodes), _CONTEXT)
-    for row, episode in enumerate(episodes):
-        for turn in episode.turns:  # each prompt has all that came before
-            start, said = len(turn.prompt_ids), turn.completion.token_ids
-            ids[row, : start + len(said)] = torch.tensor([*turn.prompt_ids, *said])
-            mask[row, start : start + len(said)] = 1.0
-    logprobs = model(ids).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-    loss = -(advantages[:, None] * logprobs * mask[:, 1:]).sum() / mask.sum()
-    optimizer.zero_grad()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-
-
-async def train(
-    args: argparse.Namespace, planned: Planned, *, epochs: int, seed: int, rate: float, past: str = "", save: str = ""
-) -> Run:
+def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str = "") -> Run:
     """Train the policy; ``save`` is the file of the store at the end."""
     policy, run = warm_started_policy(), Run()
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    renderer = Renderer(AutoTokenizer.from_pretrained(policy))
+    trainer = Trainer(AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32), setting)
+    player = Player(setting, Renderer(AutoTokenizer.from_pretrained(policy)))
     config = LocalEngineConfig(
-        max_batch=args.batch * args.samples,
-        max_context=_CONTEXT,
+        max_batch=setting.batch * setting.samples,
+        max_context=CONTEXT,
         dtype="float32",
         speculation=Speculation(max_nodes=12, max_depth=12, adaptive=False),
     )
     with LocalEngine.from_pretrained(str(policy), config=config, forest=ForestConfig(past=past)) as engine:
-        batches = [range(first, first + args.batch) for first in range(0, args.tasks, args.batch)]
-        for step, tasks in enumerate(batches * epochs):
+        for step in range(epochs * setting.steps_per_epoch):
             before = engine.stats()
-            episodes = await evaluate(
-                planned.make_env,
-                engine,
-                renderer,
-                tasks,
-                limits=planned.limits,
-                sampling=Sampling(temperature=1.0),
-                seed=derive_seed(seed, step),
-                concurrency=args.batch * args.samples,
-                samples=args.samples,
-            )
+            episodes = player.play(engine, step, seed)
             counted = engine.stats() - before
             run.tokens.append(counted.tokens)
             run.verify_steps.append(counted.verify_steps)
             run.rewards.append(float(np.mean([episode.reward for episode in episodes])))
             run.said.append([[turn.completion.token_ids for turn in episode.turns] for episode in episodes])
-            update(model, optimizer, episodes, args.samples)
-            engine.update_weights(list(model.named_parameters()), version=step + 1)
+            trainer.update(episodes)
+            engine.update_weights(trainer.named(), version=step + 1)
         assert engine.forest is not None
         run.past = engine.forest.past_counters()
         if save:
@@ -139,23 +98,24 @@ def shuffled(store: str, to: str) -> str:
     return to
 
 
-async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
-    env_args = read_yaml(Path(configs).parent / "demo.yaml")["turntree"]["env_kwargs"]
-    env_args["limits"] = Limits(**env_args["limits"])
-    sizes: dict[str, Any] = {"count": args.tasks, "max_tokens": 16, "max_context": _CONTEXT}
-    planned = plan(EvalTask(env="turntree/Arithmetic-v0", env_args=env_args, **sizes))
+def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
+    sizes = {"tasks": args.tasks, "batch": args.batch, "samples": args.samples}
+    env_kwargs = read_yaml(Path(configs).parent / "demo.yaml")["turntree"]["env_kwargs"]
+    env_kwargs["limits"]["max_context_tokens"] = CONTEXT
+    setting = Setting(env=ENV, env_kwargs=env_kwargs, **sizes, learning_rate=5e-4)
+    slower = replace(setting, learning_rate=setting.learning_rate * args.factor)
+    seeds, rate = f"{folder}/seeds.npz", f"{folder}/rate.npz"
+    train(setting, epochs=args.epochs, seed=1, save=seeds)
+    train(slower, epochs=args.epochs, seed=2, save=rate)
     stores = {
-        "other seeds": f"{folder}/seeds.npz",
-        "other seeds and learning rate": f"{folder}/rate.npz",
+        "other seeds": seeds,
+        "other seeds and learning rate": rate,
+        "control: shuffled tokens": shuffled(seeds, f"{folder}/shuffled.npz"),
     }
-    await train(args, planned, epochs=args.epochs, seed=1, rate=_RATE, save=stores["other seeds"])
-    other = stores["other seeds and learning rate"]
-    await train(args, planned, epochs=args.epochs, seed=2, rate=_RATE * args.factor, save=other)
-    stores["control: shuffled tokens"] = shuffled(stores["other seeds"], f"{folder}/shuffled.npz")
-    cold = await train(args, planned, epochs=1, seed=0, rate=_RATE)
+    cold = train(setting, epochs=1, seed=0)
     rows = {"empty store": cold.figures()}
     for name, store in stores.items():
-        run = await train(args, planned, epochs=1, seed=0, rate=_RATE, past=store)
+        run = train(setting, epochs=1, seed=0, past=store)
         rows[name] = run.figures()
         rows[name]["times the empty store's"] = rows[name]["tokens per step"] / rows["empty store"]["tokens per step"]
         rows[name]["tokens equal"] = run.said == cold.said
@@ -164,23 +124,20 @@ async def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--tasks", type=int, default=32, help="tasks of an epoch")
     parser.add_argument("--batch", type=int, default=8, help="tasks of a step")
     parser.add_argument("--samples", type=int, default=8, help="episodes of a task")
     parser.add_argument("--epochs", type=int, default=2, help="of the runs whose stores are drafted from")
     parser.add_argument("--factor", type=float, default=0.3, help="of the other learning rate to this one")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = asyncio.run(measure(args, folder))
+        rows = measure(args, folder)
     for name, row in rows.items():
         print(name)
         for key, value in row.items():
             print(f"  {key}: {value:.3f}" if isinstance(value, float) else f"  {key}: {value}")
-    if args.json is not None:
-        about = provenance(["torch", "transformers", "numba", "numpy"])
-        args.json.write_text(json.dumps(json_value({**about, "figures": rows}), indent=1) + "\n")
+    keep(args.json, json_value({**provenance(["torch", "transformers", "numba", "numpy"]), "figures": rows}))
 
 
 if __name__ == "__main__":

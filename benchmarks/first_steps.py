@@ -15,7 +15,6 @@ score the same, and nearly all groups of SmolLM2 do.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -24,13 +23,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.provenance import kept_from, provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show, titled
 
 from turntree.agents.demo.policy import build_policy, save_policy
 
@@ -118,19 +115,11 @@ def steps_in(metrics: Path) -> int:
     return len({step for line in lines if line.endswith("\n") and (step := json.loads(line)["step"]) > 0})
 
 
-def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    table = Table("configuration", "first step, s", "second, s", "largest process, GB", "all processes, GB")
-    for row in rows:
-        table.add_row(*("-" if value is None else str(value) for value in row.values()))
-    Console().print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--model", type=Path, required=True, help="folder of a chat model")
     parser.add_argument("--data", type=Path, help="the folder that holds data")
     parser.add_argument("--only", nargs="*", default=CONFIGS, choices=CONFIGS, help="configurations")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
     args = parser.parse_args()
     if args.data:
         os.environ["TURNTREE_DATA"] = str(args.data.resolve())
@@ -142,9 +131,9 @@ def main() -> None:
         for name in args.only:
             rows[name] = measure(name, own if name == "demo" else args.model.resolve())
             print(rows[name], file=sys.stderr)
-            if args.json:
-                args.json.write_text(json.dumps({**about, "rows": list(rows.values())}, indent=1) + "\n")
-    print_table(list(rows.values()))
+            keep(args.json, {**about, "rows": list(rows.values())})
+    columns = ("configuration", "first step, s", "second, s", "largest process, GB", "all processes, GB")
+    show(titled(about), columns, (row.values() for row in rows.values()), words=("configuration",))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Not covered: vLLM and SGLang, and clients of other machines.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -31,6 +30,7 @@ from typing import Any
 
 import aiohttp
 from common.provenance import provenance
+from common.script import arguments, keep
 
 from turntree.agents.demo.policy import build_policy, save_policy
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
@@ -185,12 +185,11 @@ async def cost(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Load a gateway, and compare it with its engine.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--clients", type=int, default=64, help="clients at once")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of the load")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of each way that are counted")
     parser.add_argument("--at-once", type=int, default=16, help="requests at once in a round")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = save_policy(build_policy(), Path(folder) / "policy")
@@ -213,13 +212,8 @@ def main() -> None:
         f"{compared['extra_ms_of_latency']:.2f} ms of latency, {compared['extra_cpu_ms_a_request']:.2f} of CPU time; "
         f"same texts: {compared['same_texts']}"
     )
-    if args.out is not None:
-        found = {
-            "load": loaded,
-            "cost": compared,
-            "provenance": provenance(("turntree", "torch", "starlette", "uvicorn", "uvloop")),
-        }
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    about = provenance(("turntree", "torch", "starlette", "uvicorn", "uvloop"))
+    keep(args.out, {"load": loaded, "cost": compared, "provenance": about})
 
 
 if __name__ == "__main__":

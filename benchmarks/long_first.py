@@ -19,7 +19,6 @@ the lengths of the epochs before, and ``long drafts`` as that one, where few req
 from __future__ import annotations
 
 import argparse
-import asyncio
 import heapq
 import json
 import re
@@ -33,10 +32,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from common.episodes import play_all
 from common.provenance import provenance
+from common.script import arguments, keep, show, titled
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from trained.snapshots import ENV, ENV_KWARGS
 from trained.training import Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -199,20 +198,18 @@ def traces(data: Path) -> list[dict[str, Any]]:
 
 
 def show_traces(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
     seconds = ("arrival s", "expected s", "oracle s")
     columns = ("told", "corr", "early", "dialogues", "slots", *seconds, "to oracle", "gain", "oracle's")
-    for column in ("trace", "lengths", *columns):
-        table.add_column(column, justify="left" if column in ("trace", "lengths") else "right")
-    for one in rows:
-        took = one["seconds"]
-        table.add_row(
+    shown = [
+        (
             one["trace"], "dealt anew" if one["control"] else "recorded", f"{one['told']:.0%}",
-            f"{one['correlation']:.2f}", f"{one['early']:.0%}", str(one["dialogues"]), str(one["slots"]),
-            *(f"{took[way]:.2f}" for way in ("arrival", "expected", "oracle")),
+            f"{one['correlation']:.2f}", f"{one['early']:.0%}", one["dialogues"], one["slots"],
+            *(f"{one['seconds'][way]:.2f}" for way in ("arrival", "expected", "oracle")),
             f"{one['by_oracle']:.3f}", f"{one['arrival_by_expected']:.2f}", f"{one['arrival_by_oracle']:.2f}",
-        )  # fmt: skip
-    Console(width=130).print(table)
+        )
+        for one in rows
+    ]  # fmt: skip
+    show(title, ("trace", "lengths", *columns), shown, words=("trace", "lengths"))
 
 
 def training(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -235,7 +232,7 @@ def training(args: argparse.Namespace) -> list[dict[str, Any]]:
             found = {}
             for way in WAYS[epoch % len(WAYS) :] + WAYS[: epoch % len(WAYS)]:
                 began = time.perf_counter()
-                episodes = asyncio.run(play(engines[way], renderer, envs, args.tasks, epoch, lengths[way]))
+                episodes = play(engines[way], renderer, envs, args.tasks, epoch, lengths[way])
                 found[way] = episodes
                 row = {"epoch": epoch, "way": way, "seconds": time.perf_counter() - began}
                 rows.append({**row, "turns": sum(len(episode.turns) for episode in episodes)})
@@ -251,58 +248,45 @@ def training(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-async def play(
+def play(
     engine: LocalEngine, renderer: Renderer, envs: Sequence[Any], tasks: int, epoch: int, lengths: LengthsByState | None
 ) -> list[Episode]:
     """All episodes of an epoch at once, the samples of a task beside each other."""
     samples = len(envs) // tasks
-    return await asyncio.gather(
-        *(
-            rollout(
-                env,
-                engine,
-                renderer,
-                index=number // samples,
-                seed=number // samples,
-                sampling=Sampling(temperature=1.0, seed=derive_seed(epoch, number)),
-                lengths=lengths,
-            )
-            for number, env in enumerate(envs)
-        )
-    )
+
+    async def one(env: Any, task: int, sample: int) -> Episode:
+        sampling = Sampling(temperature=1.0, seed=derive_seed(epoch, task * samples + sample))
+        return await rollout(env, engine, renderer, index=task, seed=task, sampling=sampling, lengths=lengths)
+
+    return play_all(envs, product(range(tasks), range(samples)), one)
 
 
 def show_training(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in ("way", "median s of an epoch", "arrival by it", "same episodes"):
-        table.add_column(column, justify="left" if column == "way" else "right")
     later = [one for one in rows if one["epoch"]]  # in the first one nothing is known
     seconds = {way: [one["seconds"] for one in later if one["way"] == way] for way in WAYS}
+    shown = []
     for way in WAYS:
         gain = statistics.median(a / b for a, b in zip(seconds["arrival"], seconds[way], strict=True))
         same = statistics.fmean(one["same"] for one in rows if one["way"] == way)
-        table.add_row(way, f"{statistics.median(seconds[way]):.2f}", f"{gain:.2f}", f"{same:.0%}")
-    Console(width=130).print(table)
+        shown.append((way, f"{statistics.median(seconds[way]):.2f}", f"{gain:.2f}", f"{same:.0%}"))
+    show(title, ("way", "median s of an epoch", "arrival by it", "same episodes"), shown, words=("way",))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--what", nargs="+", choices=("traces", "training"), default=("traces", "training"))
     parser.add_argument("--data", type=Path, default=Path("../shared"))
     parser.add_argument("--epochs", type=int, default=7, help="of the training")
     parser.add_argument("--tasks", type=int, default=32)
     parser.add_argument("--slots", type=int, default=16)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     about = provenance(["torch"])
-    title = f"{about['machine']}; {about['versions']}\n{about['command']}"
-    found = {}
+    title, found = titled(about), {}
     if "traces" in args.what:
         show_traces(found.setdefault("traces", traces(args.data)), title)
     if "training" in args.what:
         show_training(found.setdefault("training", training(args)), title)
-    if args.json:
-        args.json.write_text(json.dumps({**about, **found}, indent=1) + "\n")
+    keep(args.json, {**about, **found})
     return 0
 
 

@@ -16,14 +16,16 @@ import argparse
 import asyncio
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from common.provenance import provenance
+from common.script import arguments, keep
+from common.verl_training import trained
 
+from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -59,22 +61,9 @@ def coverage(tasks: int, samples: int) -> dict[str, float]:
 
 
 def neighbours(folder: Path, steps: int) -> tuple[str, str]:
-    """The demo's policy before and after the last of ``steps`` training steps.
-
-    Raises:
-        SystemExit: If verl did not train to the end.
-    """
-    from turntree.agents.demo.warm_start import warm_started_policy
-    from turntree.agents.verl.launch import train
-
+    """The demo's policy before and after the last of ``steps`` training steps."""
     policy, run = warm_started_policy(), folder / "run"
-    overrides = [
-        f"actor_rollout_ref.model.path='{policy}'",
-        f"turntree.run_dir='{run}'",
-        f"trainer.total_training_steps={steps}",
-    ]
-    if status := train("demo", overrides):
-        sys.exit(f"verl ended with status {status}; see {run / 'train.log'}")
+    trained("demo", run, steps, {"actor_rollout_ref.model.path": f"'{policy}'"})
     made = []
     for step in (steps - 1, steps):
         made.append(folder / f"step{step}")
@@ -145,7 +134,7 @@ async def measured(args: argparse.Namespace, before: str, after: str) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("checkpoints", nargs="*", metavar="BEFORE AFTER", help="without them the demo is trained")
     parser.add_argument("--steps", type=int, default=8, help="of that training: the last one lies between both")
     parser.add_argument("--env", default="turntree/Arithmetic-v0")
@@ -155,7 +144,6 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--max-tokens", type=int, default=16)
     parser.add_argument("--concurrency", type=int, default=16)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if len(args.checkpoints) not in (0, 2):
         parser.error(f"two checkpoints are compared, got {len(args.checkpoints)}")
@@ -169,9 +157,7 @@ def main() -> None:
         print(name)
         for key, value in rows.items():
             print(f"  {key}: {value:.3f}" if isinstance(value, float) else f"  {key}: {value}")
-    if args.json is not None:
-        about = provenance(["torch", "numba", "numpy"])
-        args.json.write_text(json.dumps(json_value({**about, "figures": found}), indent=1) + "\n")
+    keep(args.json, json_value({**provenance(["torch", "numba", "numpy"]), "figures": found}))
 
 
 if __name__ == "__main__":

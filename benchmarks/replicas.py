@@ -15,17 +15,15 @@ step.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from common.provenance import kept_from, provenance
+from common.script import arguments, keep
 from drafting.drafters import Setup, Turntree
 from drafting.replay import Replay, replay
 from drafting.traces import Turn, generated
@@ -221,14 +219,13 @@ COLUMNS = ("tokens_per_step", "known", "load", "given_mb", "fetched_mb", "hub_mb
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Simulate several engine replicas, their routing and their hub.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1, 2, 8, 64])
     parser.add_argument("--tasks", type=int, default=8, help="tasks of a step, a replica")
     parser.add_argument("--samples", type=int, default=4, help="samples of a task and step")
     parser.add_argument("--steps", type=int, default=5, help="steps, each an epoch; the first is not counted")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=[way.name for way in WAYS], default=[way.name for way in WAYS])
-    parser.add_argument("--out", type=Path, help="keep all figures as JSON, and skip the rows that it has")
     args = parser.parse_args(argv)
     about: dict[str, Any] = {
         "settings": {name: getattr(args, name) for name in ("tasks", "samples", "steps", "seed")},
@@ -253,8 +250,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows.append(row)
             figures = "".join(f"{getattr(row, name):>16.3f}" for name in COLUMNS)
             print(f"{replicas:>8}  {way.name:<28}{figures}", flush=True)
-            if args.out:
-                args.out.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1) + "\n")
+            keep(args.out, {**about, "rows": [asdict(one) for one in rows]})
 
 
 if __name__ == "__main__":

@@ -11,39 +11,31 @@ Acceptance. For turns of the first step: how probable it is that a token stays i
 most probable tokens that are recorded, and what that costs in exactness (total variation), for the rule used here and
 for the one that also uses the drawn token's own probability.
 
-Rewards (``--rewards``). Every way trains a policy of its own, over ``--seeds`` seeds.
-
 With ``--engine`` every way is a real training by verl in that engine instead (``reusing.engines``).
 
-    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--rewards] [--json OUT]
+    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--json OUT]
     python benchmarks/reuse.py --engine local|vllm|sglang [--help]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import time
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
-from common.provenance import command_line
+from common.provenance import provenance
+from common.script import arguments, keep, show, titled
 from reusing import engines as reuse_engines
 from reusing.acceptance import Acceptance, Recorded
 from reusing.ways import WAYS, Way, total
-from rich.console import Console
-from rich.table import Table
 from trained.training import Player, Setting, Trainer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.engines.local import LocalEngineConfig
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.evaluation.machine import hardware
 from turntree.agents.loop.renderer import Renderer
 
 TINY: dict[str, Any] = {
@@ -55,10 +47,6 @@ GIVEN: dict[str, Any] = {
     "system_prompt": "",
     "limits": {"max_turns": 2, "max_turn_tokens": 20, "max_context_tokens": 160},
 }
-
-
-def machine() -> str:
-    return f"{hardware()}, torch {torch.__version__}"
 
 
 class Bench:
@@ -127,89 +115,45 @@ def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptan
     return rows, acceptance
 
 
-def rewards(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Mean reward of every step of a training under each way and seed."""
-    curves = []
-    for seed in range(args.seeds):
-        for name in args.reward_ways:
-            torch.manual_seed(seed)
-            bench = Bench(args, [name])
-            way, curve, tokens, passes = bench.ways[name], [], 0, 0
-            try:
-                for step in range(args.reward_steps):
-                    episodes, cost = way.play(bench.player, step, args.seed + 1000 * (seed + 1))
-                    curve.append(cost.reward)
-                    tokens, passes = tokens + cost.tokens, passes + cost.passes
-                    bench.learn(episodes)
-            finally:
-                bench.close()
-            curves.append({"way": name, "seed": seed, "rewards": curve, "tokens_per_pass": tokens / passes})
-            print(f"rewards: {name}, seed {seed}", file=sys.stderr, flush=True)
-    return curves
+def cost_cells(row: dict[str, Any], plain: dict[int, float]) -> tuple[Any, ...]:
+    """A row of the table; ``plain`` are the engine's seconds without drafts by epoch."""
+    worst: dict[str, float] = {}
+    for name, z in (score for scores in row["z"] for score in scores.items()):
+        short = name.removeprefix("exactness/").removesuffix("_z")
+        worst[short] = max(worst.get(short, 0.0), abs(z))
+    ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
+    return (
+        row["way"], row["epoch"], f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
+        f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
+        ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
+    )  # fmt: skip
 
 
-def cost_table(rows: list[dict[str, Any]], title: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("way", "z") else "right")
+def report(rows: list[dict[str, Any]], acceptance: list[Acceptance], title: str) -> None:
+    """Print both tables."""
     plain = {row["epoch"]: row["engine_seconds"] for row in rows if row["way"] == "none"}
-    for row in sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"])):
-        worst: dict[str, float] = {}
-        for scores in row["z"]:
-            for name, z in scores.items():
-                short = name.removeprefix("exactness/").removesuffix("_z")
-                worst[short] = max(worst.get(short, 0.0), abs(z))
-        ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
-        table.add_row(
-            row["way"], str(row["epoch"]), f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
-            f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
-            ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
-            end_section=row["epoch"] == max(plain, default=row["epoch"]),
-        )  # fmt: skip
-    return table
-
-
-def acceptance_table(rows: list[Acceptance]) -> Table:
-    table = Table(title="how probable it is that a stored token stays, and what K costs in exactness")
-    for column in (
-        "epochs later",
-        "K",
-        "stays",
-        "all tokens known",
-        "TV of the law",
-        "TV with q of all drawn",
-    ):
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(
-            str(row.epoch), str(row.k), f"{row.kept:.3f}", f"{row.kept_by_all:.3f}", f"{row.distance:.1e}",
+    rows = sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"]))
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
+    show(title, columns, (cost_cells(row, plain) for row in rows), words=("way", "z"))
+    columns = ("epochs later", "K", "stays", "all tokens known", "TV of the law", "TV with q of all drawn")
+    cells = (
+        (
+            row.epoch,
+            row.k,
+            f"{row.kept:.3f}",
+            f"{row.kept_by_all:.3f}",
+            f"{row.distance:.1e}",
             f"{row.naive_distance:.1e}",
-        )  # fmt: skip
-    return table
-
-
-def reward_table(curves: list[dict[str, Any]]) -> Table:
-    table = Table(title="trainings of their own: mean reward over seeds (lowest to highest seed)")
-    steps = len(curves[0]["rewards"])
-    cuts = [0, steps // 3, 2 * steps // 3, steps]
-    for column in ("way", *(f"steps {a + 1} to {b}" for a, b in pairwise(cuts)), "tokens/pass"):
-        table.add_column(column, justify="left" if column == "way" else "right")
-    for way in dict.fromkeys(curve["way"] for curve in curves):
-        mine = [curve for curve in curves if curve["way"] == way]
-        cells = []
-        for a, b in pairwise(cuts):
-            means = [statistics.fmean(curve["rewards"][a:b]) for curve in mine if b > a]
-            shown = f"{statistics.fmean(means):.3f} ({min(means):.3f} to {max(means):.3f})" if means else ""
-            cells.append(shown)
-        table.add_row(way, *cells, f"{statistics.fmean(curve['tokens_per_pass'] for curve in mine):.1f}")
-    return table
+        )
+        for row in acceptance
+    )
+    show("how probable it is that a stored token stays, and what K costs in exactness", columns, cells)
 
 
 def main() -> int:
     if any(argument.startswith("--engine") for argument in sys.argv[1:]):
         return reuse_engines.main()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--model", help="folder or id of a Hugging Face model; without it the demo's policy")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=16, help="tasks of an epoch")
@@ -226,34 +170,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
-    parser.add_argument("--rewards", action="store_true", help="train under each way too")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--reward-steps", type=int, default=12)
-    parser.add_argument("--reward-ways", nargs="+", choices=list(WAYS), default=["none", "replay", "exact", "lenient"])
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if args.tasks % args.batch:
         parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
     torch.set_num_threads(args.threads)
-    command, where, start = command_line(), machine(), time.perf_counter()
+    start = time.perf_counter()
     rows, acceptance = costs(args)
-    curves = rewards(args) if args.rewards else []
-    seconds = time.perf_counter() - start
-    console = Console(width=150)
-    console.print(cost_table(rows, f"{where}; {seconds:.0f} s\n{command}"))
-    console.print(acceptance_table(acceptance))
-    if curves:
-        console.print(reward_table(curves))
-    if args.json:
-        report = {
-            "machine": where,
-            "command": command,
-            "seconds": seconds,
-            "costs": rows,
-            "acceptance": [row._asdict() for row in acceptance],
-            "rewards": curves,
-        }
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    about = {**provenance(["torch"]), "seconds": time.perf_counter() - start}
+    report(rows, acceptance, titled(about))
+    keep(args.json, {**about, "costs": rows, "acceptance": [row._asdict() for row in acceptance]})
     return 0
 
 

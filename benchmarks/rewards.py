@@ -10,7 +10,6 @@ to hang: with their own time-outs these take minutes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -24,8 +23,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show
 
 from turntree.agents.evaluation.machine import hardware
 from turntree.rewards import Judge, Score, score, score_batch
@@ -213,7 +211,7 @@ def memory(scores: int) -> dict[str, Any]:
     return {"scores": scores, "caller_mib": [size[0] for size in sizes], "worker_mib": [size[1] for size in sizes]}
 
 
-def table(result: dict[str, Any]) -> Table:
+def table(result: dict[str, Any]) -> None:
     ours, fast, bad, size = result["accuracy"], result["speed"], result["hostile"], result["memory"]
     plain, hacks = ours["turntree"]["without_policy_rows"], ours["turntree"]["hacks"]
     peers = {name: ours[name]["without_inputs_made_to_hang"] for name in PEERS if name in ours}
@@ -243,39 +241,36 @@ def table(result: dict[str, Any]) -> Table:
         (f"memory over {size['scores']:,} scores, MiB", "bounded",
          f"caller {caller[0]} to {caller[-1]}, worker {worker[0]} to {worker[-1]}", ""),
     ]  # fmt: skip
-    shown = Table("figure", "goal", "turntree", "others", title="Rewards")
-    for row in rows:
-        shown.add_row(*row)
-    return shown
+    columns = ("figure", "goal", "turntree", "others")
+    show("Rewards", columns, rows, words=columns)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--math-verify", help="an interpreter with math-verify")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--scores", type=int, default=100_000, help="of the memory figure")
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     result: dict[str, Any] = {
-        "command": f"python benchmarks/rewards.py --data DIR{' --math-verify PYTHON' if arguments.math_verify else ''}",
+        "command": f"python benchmarks/rewards.py --data DIR{' --math-verify PYTHON' if args.math_verify else ''}",
         "machine": f"{hardware()}, Python {platform.python_version()}",
-        "accuracy": accuracy(arguments.data, arguments.math_verify),
-        "speed": speed(arguments.data, arguments.math_verify),
-        "hostile": hostile(arguments.data),
-        "memory": memory(arguments.scores),
+        "accuracy": accuracy(args.data, args.math_verify),
+        "speed": speed(args.data, args.math_verify),
+        "hostile": hostile(args.data),
+        "memory": memory(args.scores),
     }
-    console = Console(width=150)
-    console.print(table(result))
-    kinds = Table("kind", "right", title="Accuracy by kind, without policy rows")
-    for kind, right in result["accuracy"]["by_kind"].items():
-        kinds.add_row(kind, right)
-    console.print(kinds)
+    table(result)
+    show(
+        "Accuracy by kind, without policy rows",
+        ("kind", "right"),
+        result["accuracy"]["by_kind"].items(),
+        words=("kind",),
+    )
     for what in ("false_accepts", "false_rejects"):
         for group in ("without_policy_rows", "hacks", "real_chains"):
             for row in result["accuracy"]["turntree"][group][what]:
-                console.print(f"{what[:-1].replace('_', ' ')}, {group}: {row}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(without_texts(result), indent=1, ensure_ascii=False) + "\n")
+                print(f"{what[:-1].replace('_', ' ')}, {group}: {row}")
+    keep(args.json, without_texts(result))
 
 
 def without_texts(result: Any) -> Any:

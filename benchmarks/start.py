@@ -10,8 +10,6 @@ Not covered: GPUs, where workers are not forked.
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from common.provenance import provenance
+from common.script import arguments, keep
 
 from turntree.agents.demo.policy import build_policy, save_policy
 
@@ -62,9 +61,8 @@ def start(way: str, model: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure how soon a training has made its first step.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--repeat", type=int, default=3, help="counted runs of each way")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -80,9 +78,8 @@ def main() -> None:
         print(f"{way:<24}{row['first_step']:>12.1f}{row['whole']:>8.1f}")
     ratio = {key: middle["interpreters"][key] / middle["forked"][key] for key in middle["forked"]}
     print(f"{'ratio':<24}{ratio['first_step']:>12.2f}{ratio['whole']:>8.2f}")
-    if args.out:
-        about = provenance(("verl", "ray", "torch", "transformers"))
-        args.out.write_text(json.dumps({**about, "runs": runs, "median": middle, "ratio": ratio}, indent=1) + "\n")
+    about = provenance(("verl", "ray", "torch", "transformers"))
+    keep(args.out, {**about, "runs": runs, "median": middle, "ratio": ratio})
 
 
 if __name__ == "__main__":

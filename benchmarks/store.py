@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import provenance
-from drafting import measures, race
-from drafting.aims import BEST, OURS, PEER, judged, table
+from common.script import arguments, keep
+from drafting import measures
 from drafting.drafters import DRAFTERS, LEAN, Setup, installed
 from drafting.measures import geometric_mean
 from drafting.replay import Replay
 from drafting.traces import EPOCHS, RECORDED, TRACES, NoTraces, Trace, epochs, find, generated, load
 
+OURS, PEER, BEST = "turntree", "arctic default", "arctic best"
 SPEED_TRACES = {"math_cot_100x8": 50, "humaneval_164x40": 40, "synthetic_rl": 14, "generated": 32}
 """Trace -> states for the timings, enough to keep 256 turns live."""
 BATCHES = (1, 64, 256)
@@ -47,8 +47,6 @@ class Report:
 
     args: argparse.Namespace
     names: list[str]
-    headline: dict[str, float] = field(default_factory=dict)
-    """What the aims are held to."""
     record: dict[str, Any] = field(default_factory=dict)
     """All figures, by section."""
 
@@ -85,8 +83,6 @@ class Report:
                 ratio = means[OURS] / means[peer]
                 print(f"  over {peer}: {ratio:.3f}")
                 self.keep("quality ratios", budget, peer, ratio)
-                if budget == BUDGET:
-                    self.headline[f"quality over {peer}"] = ratio
 
     def equal(self) -> None:
         """Tokens per step where turntree drafts as much as arctic's default."""
@@ -103,8 +99,7 @@ class Report:
             both = [peer.drafted_per_step, ours.drafted_per_step, ours.min_probability]
             line(trace.name, [peer.tokens_per_step, ours.tokens_per_step, ratios[-1], *both], digits=3)
             self.keep("equal work", trace.name, "turntree", {**asdict(ours), "ratio": ratios[-1]})
-        self.headline["equal work"] = geometric_mean(ratios)
-        line("geometric mean", ["", "", self.headline["equal work"]], digits=3)
+        line("geometric mean", ["", "", geometric_mean(ratios)], digits=3)
 
     def speed(self) -> None:
         """Time of drafts, commits and insertion, wall and CPU."""
@@ -135,19 +130,6 @@ class Report:
                         ratio = geometric_mean(peer.draft_us[kind] / ours.draft_us[kind] for peer, ours in pairs)
                         print(f"  {PEER} over {name}, draft, {word}: {ratio:.2f}")
                         self.keep("speed ratios", batch, f"{word}{' lean' if name == LEAN else ''}", ratio)
-                        if batch == 256 and (name, word) == (OURS, "CPU"):
-                            self.headline["draft speed"] = ratio
-
-    def chains(self) -> None:
-        """Time of a step of chains in arrays, as vLLM's drafter takes it."""
-        steps = max(10, round(200 * self.args.fraction))
-        for batch in BATCHES:
-            heading(f"chains of {measures.CHAIN}, batch {batch}", ["step ms", "with the lock", "tokens"])
-            for trace in self.speed_traces():
-                found = measures.chains(trace, self.setup(trace), batch=batch, most_steps=steps)
-                if found is not None:
-                    line(trace.name, [found.step_ms, found.locked_ms, found.tokens_per_step], digits=3)
-                    self.keep("chains", batch, trace.name, asdict(found))
 
     def insertion(self) -> None:
         """Finished turns a second."""
@@ -162,8 +144,7 @@ class Report:
             if {OURS, PEER} <= set(rates):
                 ratios.append(rates[OURS][1] / rates[PEER][1])
         if ratios:
-            self.headline["insertion"] = geometric_mean(ratios)
-            print(f"  {OURS} over {PEER}, CPU: {self.headline['insertion']:.2f}")
+            print(f"  {OURS} over {PEER}, CPU: {geometric_mean(ratios):.2f}")
 
     def memory(self) -> None:
         """Bytes a token."""
@@ -177,8 +158,6 @@ class Report:
                 cold = measures.cold_bytes(trace, self.setup(trace)) if name == OURS else None
                 line(f"{trace.name} {name}", [hot, cold], digits=1)
                 self.keep("memory", trace.name, name, {"hot": hot, "cold": cold})
-                if name == OURS and trace is traces[-1]:
-                    self.headline |= {f"{kind} bytes": v for kind, v in (("hot", hot), ("cold", cold)) if v is not None}
 
     def lengths(self) -> None:
         """Length of chains in a second epoch, by dialogues at once: tokens / drafted tokens a row and step, steps."""
@@ -193,18 +172,6 @@ class Report:
                 line(words, [*found, runs["32"].draft.cpu / runs["32"].rounds * 1e6], digits=0)
                 self.keep("lengths", name, words, {length: counts(run) for length, run in runs.items()})
 
-    def cold(self) -> None:
-        """Cold start of groups."""
-        heading("cold start of groups of 8, tokens per step", ["at once", "leader first"])
-        for trace in self.traces():
-            for name in self.names:
-                found = [measures.cold_start(name, trace, self.setup(trace), leader=leader) for leader in (False, True)]
-                if found[0] is not None:
-                    line(f"{trace.name} {name}", found)
-                    self.keep(
-                        "cold start", trace.name, name, dict(zip(("at once", "leader first"), found, strict=True))
-                    )
-
     def calibration(self) -> None:
         """Expected calibration error."""
         heading(f"calibration error, budget {BUDGET}, {measures.BINS} bins", ["error"])
@@ -213,18 +180,6 @@ class Report:
             line(trace.name, [error], digits=4)
             self.keep("calibration error", trace.name, OURS, error)
 
-    def threads(self) -> None:
-        """Drafting while another thread writes."""
-        trace = self.trace("humaneval_164x40" if "humaneval_164x40" in self.args.traces else self.args.traces[0])
-        found = race.race(trace, self.setup(trace), drafts=max(100, round(100_000 * self.args.fraction)))
-        print(
-            f"\n{found.drafts} drafts ({found.nodes} nodes) while another thread committed {found.committed} tokens "
-            f"and ended {found.turns} turns: {found.malformed} malformed {found.kinds or ''}, "
-            f"{found.ended} calls met a turn that had ended"
-        )
-        self.record["threads"] = asdict(found)
-        self.headline["malformed"] = found.malformed
-
     def compile(self) -> None:
         """Time of the first calls of a process."""
         first, again = measures.compilation()
@@ -232,7 +187,6 @@ class Report:
         for word, found in (("nothing compiled", first), ("compiled before", again)):
             line(word, [found.imported, found.warm_up, found.all_calls], digits=3)
         self.record["compilation"] = {"first": asdict(first), "again": asdict(again)}
-        self.headline["compilation"], self.headline["cached compilation"] = first.all_calls, again.all_calls
 
     def speed_traces(self) -> list[Trace]:
         """Both halves, whatever the fraction: it takes hundreds of turns to keep a batch full."""
@@ -255,12 +209,9 @@ class Report:
 SECTIONS: dict[str, tuple[Callable[[Report], None], ...]] = {
     "quality": (Report.quality, Report.equal),
     "speed": (Report.speed, Report.insertion, Report.compile),
-    "chains": (Report.chains,),
     "memory": (Report.memory,),
     "lengths": (Report.lengths,),
-    "cold": (Report.cold,),
     "calibration": (Report.calibration,),
-    "threads": (Report.threads,),
 }
 
 
@@ -290,7 +241,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Replay turns against the store and the public drafters.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to run")
     parser.add_argument("--traces", nargs="+", choices=[*TRACES, *RECORDED, "generated"], default=list(TRACES))
     parser.add_argument("--drafters", nargs="+", choices=DRAFTERS, default=list(DRAFTERS))
@@ -303,7 +254,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="of each timing")
     parser.add_argument("--set", nargs="+", type=setting, default=[], metavar="NAME=VALUE", help="of ForestConfig")
     parser.add_argument("--data", type=Path, help="folder that has traces/ (default: $TURNTREE_DATA, ../shared)")
-    parser.add_argument("--out", type=Path, help="write all figures as JSON")
     args = parser.parse_args(argv)
     args.set = dict(args.set)
     return args
@@ -327,12 +277,9 @@ def main() -> None:
                 measure(report)
     except NoTraces as error:
         sys.exit(str(error))
-    report.record["aims"] = [asdict(verdict) for verdict in judged(report.headline)]
-    print(table(report.headline))
     print(f"{time.perf_counter() - start:.0f} s")
-    if args.out:
-        report.record.pop("_replays", None)
-        args.out.write_text(json.dumps({**about, **report.record}, indent=1) + "\n")
+    report.record.pop("_replays", None)
+    keep(args.out, {**about, **report.record})
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ hand on; use their ``timing`` columns alone.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,8 +24,10 @@ from statistics import fmean
 from typing import Any
 
 from common.provenance import kept_from, provenance
+from common.script import arguments, keep
+from common.verl_training import trained
 
-from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.launch import StepReport
 
 WAYS = {
     "none": ["none"],
@@ -71,33 +71,18 @@ def by_epoch(reports: Sequence[StepReport], steps: int) -> list[dict[str, float]
 
 
 def run(args: argparse.Namespace, way: str, model: str, folder: Path) -> list[StepReport]:
-    """Train one way.
-
-    Raises:
-        SystemExit: If verl did not train to the end.
-    """
-    reports: list[StepReport] = []
-    steps = args.tasks // args.batch
-    status = train(
-        args.config,
-        [
-            f"speculation=[{','.join(WAYS[way])}]",
-            f"actor_rollout_ref.model.path='{model}'",
-            f"turntree.run_dir='{folder}'",
-            f"turntree.train_tasks={args.tasks}",
-            "turntree.save_policy_every=0",
-            f"turntree.record_episodes={str(bool(args.keep)).lower()}",
-            f"data.train_batch_size={args.batch}",
-            f"actor_rollout_ref.rollout.n={args.samples}",
-            f"actor_rollout_ref.rollout.engine_kwargs.turntree.device={args.device}",
-            f"trainer.total_training_steps={args.epochs * steps}",
-            *args.set,
-        ],
-        on_step=reports.append,
-    )
-    if status != 0:
-        sys.exit(f"{way}: verl ended with status {status}; see {folder / 'train.log'}")
-    return reports
+    """Train one way."""
+    settings = {
+        "speculation": f"[{','.join(WAYS[way])}]",
+        "actor_rollout_ref.model.path": f"'{model}'",
+        "turntree.train_tasks": args.tasks,
+        "turntree.save_policy_every": 0,
+        "turntree.record_episodes": bool(args.keep),
+        "data.train_batch_size": args.batch,
+        "actor_rollout_ref.rollout.n": args.samples,
+        "actor_rollout_ref.rollout.engine_kwargs.turntree.device": args.device,
+    }
+    return trained(args.config, folder, args.epochs * args.tasks // args.batch, settings, *args.set)
 
 
 def table(ways: dict[str, list[dict[str, float]]]) -> Iterable[str]:
@@ -118,7 +103,7 @@ def _model(given: str | None, seed: int) -> str:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure training steps with and without speculation.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--config", default="demo", help="a configuration of turntree.configs, or a YAML file")
     parser.add_argument("--model", help="directory or Hugging Face id; without it the demo's warm-started policy")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
@@ -131,7 +116,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the warm start")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings")
     parser.add_argument("--keep", type=Path, help="keep what the runs record, episodes included, in this folder")
-    parser.add_argument("--out", type=Path, help="keep all figures as JSON, and skip the ways that it has")
     args = parser.parse_args(argv)
     if args.tasks % args.batch:
         parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
@@ -155,8 +139,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             reports = run(args, way, model, (args.keep or Path(folder)).absolute() / way)
         record["ways"][way] = by_epoch(reports, args.tasks // args.batch)
         print(*table({way: record["ways"][way]}), sep="\n", flush=True)
-        if args.out:
-            args.out.write_text(json.dumps(record, indent=1) + "\n")
+        keep(args.out, record)
     print(record["machine"], record["command"], *table(record["ways"]), sep="\n")
 
 

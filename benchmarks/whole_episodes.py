@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import tempfile
 import time
@@ -26,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from common.episodes import play_all
 from common.provenance import provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show, titled
 from trained.snapshots import ENV_KWARGS, snapshots
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -102,30 +101,12 @@ class Way:
         """The episodes, some at once."""
         envs = [Sums(turns=setting.turns, delay=setting.delay) for _ in range(setting.batch)]
 
-        async def all_() -> list[Episode]:
-            places = asyncio.Queue[Sums]()
-            for env in envs:
-                places.put_nowait(env)
+        async def one(env: Sums, index: int, _: int) -> Episode:
+            sampling = Sampling(temperature=1.0, seed=index)
+            renderer, stored = setting.renderer, self.stored
+            return await rollout(env, self.reuse, renderer, index=index, seed=index, sampling=sampling, stored=stored)
 
-            async def one(index: int) -> Episode:
-                env = await places.get()
-                sampling = Sampling(temperature=1.0, seed=index)
-                try:
-                    return await rollout(
-                        env,
-                        self.reuse,
-                        setting.renderer,
-                        index=index,
-                        seed=index,
-                        sampling=sampling,
-                        stored=self.stored,
-                    )
-                finally:
-                    places.put_nowait(env)
-
-            return await asyncio.gather(*map(one, range(setting.episodes)))
-
-        return asyncio.run(all_())
+        return play_all(envs, ((index, 0) for index in range(setting.episodes)), one)
 
     def timed(self, setting: Setting, weights: str) -> list[Episode]:
         """As ``play``, and what it cost."""
@@ -191,22 +172,18 @@ def row(setting: Setting, way: Way, weights: str, ways: Sequence[Way], same: flo
     }
 
 
-def show(rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in ("batch", "turns", "weights", "way", "passes waited for", "whole", "wall s", "turn by turn by it"):
-        table.add_column(column, justify="left" if column in ("weights", "way") else "right")
-    for one in rows:
-        table.add_row(
-            str(one["batch"]), f"{one['turns']:.1f}", one["weights"], one["way"],
-            f"{one['passes_waited_for_per_episode']:.1f}", f"{one['whole_turns']:.0%}",
-            f"{one['seconds']:.2f} ({one['least_seconds']:.2f} to {one['most_seconds']:.2f})",
-            f"{one['times_turn_by_turn']:.2f}", end_section=one["way"] == WAYS[-1],
-        )  # fmt: skip
-    Console(width=130).print(table)
+def cells(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A row of the table."""
+    return (
+        one["batch"], f"{one['turns']:.1f}", one["weights"], one["way"],
+        f"{one['passes_waited_for_per_episode']:.1f}", f"{one['whole_turns']:.0%}",
+        f"{one['seconds']:.2f} ({one['least_seconds']:.2f} to {one['most_seconds']:.2f})",
+        f"{one['times_turn_by_turn']:.2f}",
+    )  # fmt: skip
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--engine", choices=[EngineName.LOCAL, EngineName.VLLM, EngineName.SGLANG], default="local")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="episodes at once")
     parser.add_argument("--turns", type=int, nargs="+", default=[4, 8], help="of an episode")
@@ -216,7 +193,6 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=9, help="of the widened policy")
     parser.add_argument("--width", type=int, default=4096, help="of its feed-forward parts")
     parser.add_argument("--learning-rate", type=float, default=5e-4, help="of the step of GRPO")
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     about = provenance(["torch", *([args.engine] if args.engine != "local" else [])])
     with tempfile.TemporaryDirectory() as folder:
@@ -228,9 +204,9 @@ def main() -> int:
             name=EngineName(args.engine), model=str(places[0]), max_batch=64, max_context=256, speculate=False
         )
         rows = asyncio.run(opened(args, choice, places))
-    show(rows, f"{about['machine']}; {about['versions']}\n{about['command']}")
-    if args.json:
-        args.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    columns = ("batch", "turns", "weights", "way", "passes waited for", "whole", "wall s", "turn by turn by it")
+    show(titled(about), columns, map(cells, rows), words=("weights", "way"))
+    keep(args.json, {**about, "rows": rows})
     return 0
 
 

@@ -89,17 +89,15 @@ def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.progress import episode_progress, shown
 
-    arguments = options.env_arguments()
     sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
     choice = options.engine_choice(  # what it refuses is refused before the model is read
         model=model, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
     )
-    made = plan(EvalTask(env=env, env_args=arguments, **sizes))
+    made = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
     checkpoint = Checkpoint.open(model)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
     planned = made.fitted(checkpoint.max_positions)
-    most = min(options.concurrency, planned.episodes)
-    choice = replace(choice, max_batch=most, max_context=planned.context)
+    choice = replace(choice, max_batch=min(options.concurrency, planned.episodes), max_context=planned.context)
     epochs = options.epochs
     with shown(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs, without drafts and with them", total=2 * epochs)
@@ -115,8 +113,8 @@ def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
             )
         )
     settings = {name: value for name, value in asdict(options).items() if name not in ("words", "out", "as_json")}
-    settings |= {"model": model, "env": env, "engine": str(options.engine), "count": planned.count}
-    settings |= {"env_args": arguments, "dtype": choice.precision, "engine_args": dict(choice.engine_args)}
+    settings |= {"env": env, "engine": str(options.engine), "count": planned.count, "env_args": planned.task.env_args}
+    settings |= {"model": model, "dtype": choice.precision, "engine_args": dict(choice.engine_args)}
     return BenchResult(
         title=f"{env}, {model}, engine {options.engine}",
         settings=settings,

@@ -49,6 +49,7 @@ def doctor_command(
 
     checked, needed = _of_training(config, overrides or [], gpu=gpu)
     findings = [*examine(), *checked]
+    needed += [finding for finding in findings if gpu and finding.part.startswith("device cuda")]
     if model is not None:
         findings += _of_template(model, template)
     console = Console()

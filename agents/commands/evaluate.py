@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,9 +17,7 @@ from turntree.agents.engines.engine_choice import EngineName, ToolCalls
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from turntree.agents.engines.chat_server import ChatServer
     from turntree.agents.engines.engine_choice import EngineChoice
-    from turntree.agents.engines.protocol import Engine
     from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
     from turntree.agents.evaluation.suite import EvalTask
@@ -28,7 +26,17 @@ if TYPE_CHECKING:
     from turntree.agents.scoring.scorer import Scorer
 
 
-Guesses = Mapping[int, Sequence[int]] | None
+class _Policy(NamedTuple):
+    """A policy, and what it plays."""
+
+    planned: Sequence[Planned]
+    choice: EngineChoice
+    renderer: Renderer | None
+    """``None`` for a chat server."""
+    files: Sequence[Path | None]
+    """Where the episodes of each evaluation go."""
+    guesses: Sequence[Mapping[int, Sequence[int]] | None]
+    """The other policy's turns in each, by their seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +117,6 @@ def eval_command(options: EvalOptions) -> None:
     from turntree.agents.evaluation.paired import compare, guesses_of
     from turntree.agents.evaluation.table import as_json, markdown
     from turntree.agents.files import write_whole
-    from turntree.spec_tree.config import ForestConfig
 
     suite = _suite(options)
     rendering = options.renderer_options()
@@ -121,23 +128,15 @@ def eval_command(options: EvalOptions) -> None:
         heat = options.against_temperature
         hotter: dict[str, Any] = {} if heat is None else {"temperature": heat}
         after, reading = _fitted([replace(one, task=replace(one.task, **hotter)) for one in made], second, rendering)
-    tokenizer, drafts = None if renderer is None else renderer.tokenizer, options.speculate
-    past = past_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=options.base_url)
-    choice = options.engine_choice(
-        max_batch=min(options.concurrency, max(one.episodes for one in planned)),
-        max_context=max(one.context for one in planned),
-        speculate=drafts,
-        forest=ForestConfig(past=past) if past else None,
-        base_url=options.base_url,
-    )
-    results = _played(options, planned, choice, renderer, files, [None] * len(planned))
+    choice = _choice(options, planned, renderer)
+    results = _played(options, _Policy(planned, choice, renderer, files, [None] * len(planned)))
     paired: list[Paired] = []
     if second is not None:
         choice = replace(choice, model=second, dtype=options.against_dtype or options.dtype)
         assert renderer is not None, "engines of tokens have one"
         alike = hash_of(renderer.tokenizer) == hash_of(reading.tokenizer)  # else its tokens are no guesses
         guesses = [guesses_of(one.episodes, one.samples, options.seed) if alike else None for one in results]
-        seconds = _played(options, after, choice, reading, others, guesses)
+        seconds = _played(options, _Policy(after, choice, reading, others, guesses))
         paired = [compare(a.episodes, b.episodes, a.samples) for a, b in zip(results, seconds, strict=True)]
         results += seconds
     if options.markdown is not None:
@@ -216,6 +215,20 @@ def _fitted(planned: Sequence[Planned], model: str | None, rendering: dict[str, 
     return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
 
 
+def _choice(options: EvalOptions, planned: Sequence[Planned], renderer: Renderer | None) -> EngineChoice:
+    from turntree.spec_tree.config import ForestConfig
+
+    tokenizer, drafts, url = None if renderer is None else renderer.tokenizer, options.speculate, options.base_url
+    past = past_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
+    return options.engine_choice(
+        max_batch=min(options.concurrency, max(one.episodes for one in planned)),
+        max_context=max(one.context for one in planned),
+        speculate=drafts,
+        forest=ForestConfig(past=past) if past else None,
+        base_url=url,
+    )
+
+
 def _files(
     options: EvalOptions, planned: Sequence[Planned], suite: Path | None
 ) -> tuple[list[Path | None], list[Path | None]]:
@@ -256,39 +269,23 @@ def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _played(
-    options: EvalOptions,
-    planned: Sequence[Planned],
-    choice: EngineChoice,
-    renderer: Renderer | None,
-    files: Sequence[Path | None],
-    guesses: Sequence[Guesses],
-) -> list[EvalResult]:
+def _played(options: EvalOptions, policy: _Policy) -> list[EvalResult]:
     """The results in order. What is left to play is said where it is interrupted."""
     import asyncio
 
-    if renderer is None:
+    if policy.renderer is None:
         by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
     else:
-        by = {"dtype": choice.precision}
+        by = {"dtype": policy.choice.precision}
     by |= {"reward": sorted(options.reward or ()), "contract": options.contract, **options.renderer_options()}
-    played = _play_all(options, planned, choice, renderer, files, by, guesses)
     try:
-        return asyncio.run(played)
+        return asyncio.run(_play_all(options, policy, by))
     except KeyboardInterrupt:
-        typer.echo(_where_it_stopped(planned, files), err=True)
+        typer.echo(_where_it_stopped(policy.planned, policy.files), err=True)
         raise
 
 
-async def _play_all(
-    options: EvalOptions,
-    planned: Sequence[Planned],
-    choice: EngineChoice,
-    renderer: Renderer | None,
-    files: Sequence[Path | None],
-    by: Mapping[str, Any],
-    guesses: Sequence[Guesses],
-) -> list[EvalResult]:
+async def _play_all(options: EvalOptions, policy: _Policy, by: Mapping[str, Any]) -> list[EvalResult]:
     """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
     from contextlib import AsyncExitStack
     from functools import partial
@@ -300,6 +297,7 @@ async def _play_all(
     from turntree.agents.evaluation.run import finished, open_file, play
     from turntree.agents.progress import episode_progress, shown
 
+    planned, choice, renderer, files, guesses = policy
     async with AsyncExitStack() as stack:
         model, engine = choice.model, None
         if not model:  # a chat server knows what it serves
@@ -325,13 +323,13 @@ async def _play_all(
             return results
         progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
-        policy: Engine | ChatServer
-        policy = await stack.enter_async_context(open_policy(choice)) if engine is None else engine
+        if engine is None:
+            engine = await stack.enter_async_context(open_policy(choice))
         progress.remove_task(starting)
         return [
             await play(
                 one,
-                policy,
+                engine,
                 renderer,
                 playing,
                 file=file,

@@ -17,11 +17,12 @@ def export_command(
     """Write the rollouts of a run, epoch after epoch, as one trace to measure drafters on."""
     from rich.console import Console
 
+    from turntree.agents.episodes.record import episode_files
     from turntree.agents.files import keep_apart
-    from turntree.agents.viewer.trace_export import export_trace, trace_files
+    from turntree.agents.viewer.trace_export import export_trace
 
     target = out or (run.with_suffix(".npz") if run.is_file() else run / "trace.npz")
-    keep_apart(target, trace_files(run))
+    keep_apart(target, episode_files(run))
     exported = export_trace(run, vocab=vocab, steps=steps)
     exported.trace.save(target)
     trace = exported.trace

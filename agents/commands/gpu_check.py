@@ -40,12 +40,11 @@ def pins_of(extra: str) -> dict[str, str]:
 
 
 def examine_gpus(engine: str | None) -> Iterator[Finding]:
-    """Check what a training on GPUs needs.
+    """Check what a training on GPUs needs beside the devices.
 
     Args:
         engine: ``rollout.name``; ``None`` checks the external engines that are installed.
     """
-    yield _cuda()
     engines = [engine] if engine else [name for name in _ENGINES if _ENGINES[name] and version_of(name)] or ["vllm"]
     for name in engines:
         extra = _ENGINES.get(name) or "vllm"
@@ -64,20 +63,6 @@ def examine_training(composition: Composition) -> Iterator[Finding]:
     else:
         yield from _memory(config)
     yield _model(str(config.actor_rollout_ref.model.path))
-
-
-def _cuda() -> Finding:
-    try:
-        import torch
-    except (ImportError, OSError, RuntimeError) as error:
-        return Finding("CUDA", Health.MISSING, f"torch: {error}".partition("\n")[0], _HOW.format("vllm"))
-    if torch.version.cuda is None:
-        what = f"torch {torch.__version__} is a build without CUDA"
-        return Finding("CUDA", Health.MISSING, what, _HOW.format("vllm"))
-    if not torch.cuda.is_available():
-        what = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
-        return Finding("CUDA", Health.MISSING, what, "look at nvidia-smi: its driver must be for that CUDA or newer")
-    return Finding("CUDA", Health.OK, f"{torch.version.cuda}, {torch.cuda.device_count()} GPUs")
 
 
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:

@@ -96,10 +96,12 @@ def _gpus(torch: Any) -> Iterator[Finding]:
             gpu = torch.cuda.get_device_properties(number)
             yield Finding(f"device cuda:{number}", Health.OK, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
     elif torch.version.cuda is None:
-        yield Finding("device cuda", Health.MISSING, "torch is a build without CUDA", "for GPUs install one with")
+        how = "for GPUs: make gpu-env, or the pins of requirements/gpu-vllm.txt"
+        yield Finding("device cuda", Health.MISSING, "torch is a build without CUDA", how)
     else:
         built = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
-        yield Finding("device cuda", Health.MISSING, built, "if there is one, look at nvidia-smi and its driver")
+        how = "look at nvidia-smi: its driver must be for that CUDA or newer"
+        yield Finding("device cuda", Health.MISSING, built, how)
 
 
 def _sandbox() -> Finding:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from turntree.agents.viewer.source import Source
     from turntree.spec_tree import TreeNode
 
 _JsonOption = Annotated[bool, typer.Option("--json", help="Print for machines.")]
@@ -51,7 +49,7 @@ def view_command(
     source = Source.open(run)
     target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
     other = None if beside is None else Source.open(beside)
-    viewed = view(source, target, beside=other, tokenizer=_tokenizer(tokenizer, source))
+    viewed = view(source, target, beside=other, tokenizer=source.tokenizer(tokenizer))
     console = Console()
     if as_json:
         console.print_json(
@@ -70,7 +68,7 @@ def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -
     from turntree.agents.viewer.source import Source
 
     try:
-        reader = _tokenizer(tokenizer, Source.open(paths[0]))
+        reader = Source.open(paths[0]).tokenizer(tokenizer)
     except RecordError:  # no episode yet
         reader = None
     with live_server(LivePage(paths, tokenizer=reader), port) as server:
@@ -106,7 +104,7 @@ def tree_command(
     source = Source.open(run)
     found = state_turns(source.records(), task=task, turn=turn)
     root = TreeNode.from_turns([list(sampled) for sampled in found.turns])
-    reader = _tokenizer(tokenizer, source)
+    reader = source.tokenizer(tokenizer)
     known = {} if reader is None else token_bytes(reader, {token for sampled in found.turns for token in sampled})
     console = Console()
     if as_json:
@@ -142,32 +140,3 @@ def _flat(root: TreeNode) -> dict[str, list[int]]:
             nodes[name].append(value)
         stack.extend((child, place) for child in reversed(node.children))
     return nodes
-
-
-def _tokenizer(named: str | None, source: Source) -> Any:
-    """The tokenizer of the option, else that of the run's model if available, else none."""
-    from turntree.agents.errors import AgentError
-
-    if named is None and not (source.model and Path(source.model).is_dir()):
-        return None
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        if named is None:
-            return None
-        from turntree.agents.errors import MissingExtra
-
-        raise MissingExtra("--tokenizer", "local") from error
-    from turntree.envs.data.hub import hub_asked_once
-
-    name = str(named or source.model)
-    with nullcontext() if Path(name).is_dir() else hub_asked_once() as alone:
-        try:
-            return AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
-            if named is None:
-                return None
-            reason = error if alone is None else f"{alone}, and it is not in the cache"
-            raise AgentError(
-                f"--tokenizer {named}: expected a model directory or id with a tokenizer; {reason}"
-            ) from error

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from turntree.agents.errors import RecordError
 from turntree.agents.files import write_whole
-from turntree.spec_tree.budget.choices import Choice
+from turntree.envs.data.json_files import json_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +48,6 @@ class StepComparison:
     """Cost with drafts."""
     plain: Cost
     """Cost without drafts."""
-    choices: tuple[Choice, ...] = ()
-    """What the draft budget chose, by the number of requests of a pass."""
 
     @property
     def passes(self) -> float:
@@ -84,20 +83,19 @@ class Comparison:
         return all(step.equal == step.episodes for step in self.steps)
 
     def save(self, path: Path) -> None:
-        """Write JSON, whole or not at all."""
-        write_whole(path, json.dumps(asdict(self), indent=1))
+        """Write a line of JSON for each step, whole or not at all."""
+        write_whole(path, "".join(json.dumps(asdict(step)) + "\n" for step in self.steps))
 
     @classmethod
     def load(cls, path: Path) -> Comparison:
         """Read what ``save`` wrote."""
-        steps = json.loads(path.read_bytes())["steps"]
-        return cls(steps=tuple(map(_step, steps)))
+        rows = json_lines(path, lambda number, problem: RecordError(f"{path}, line {number}: {problem}"))
+        return cls(steps=tuple(_step(row) for _, row in rows))
 
 
 def _step(saved: dict[str, Any]) -> StepComparison:
-    choices = tuple(Choice(**choice) for choice in saved.get("choices", ()))
     costs = {name: Cost(**saved[name]) for name in ("speculative", "plain")}
-    return StepComparison(**{**saved, **costs, "choices": choices})
+    return StepComparison(**{**saved, **costs})
 
 
 class Spread(NamedTuple):

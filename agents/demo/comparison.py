@@ -142,17 +142,13 @@ class _Bench:
         gc.freeze()  # a collection that walks through models and libraries takes a third of a step's seconds
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
-        self._speculative.take_choices()
         order = [self._speculative, self._plain][:: 1 if speculative_first else -1]
         results = {engine: self._run(engine, records) for engine in order}
         (drafted, cost), (plain, plain_cost) = results[self._speculative], results[self._plain]
         equal = sum(_tokens(a) == _tokens(b) for a, b in zip(drafted, plain, strict=True))
         if equal < len(records):
             logger.warning("step %d: %d of %d episodes differ", step, len(records) - equal, len(records))
-        choices = self._speculative.take_choices()
-        return StepComparison(
-            step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost, choices=choices
-        )
+        return StepComparison(step=step, episodes=len(records), equal=equal, speculative=cost, plain=plain_cost)
 
     def _run(self, engine: LocalEngine, records: Sequence[Record]) -> tuple[list[Episode], Cost]:
         settings = self._settings

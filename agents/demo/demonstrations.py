@@ -13,7 +13,6 @@ import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -48,21 +47,8 @@ class Kind(StrEnum):
     """Right, but the last result is given as the answer before all operations are done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mixture:
-    """Shares of the kinds; they add up to 1."""
-
-    right: float = 0.30
-    """Share of ``Kind.RIGHT``."""
-    left_to_right: float = 0.15
-    """Share of ``Kind.LEFT_TO_RIGHT``."""
-    early: float = 0.55
-    """Share of ``Kind.EARLY``."""
-
-    def __post_init__(self) -> None:
-        shares = [getattr(self, f.name) for f in fields(self)]
-        if min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
-            raise ValueError(f"the shares of a mixture are at least 0 and add up to 1, got {self}")
+SHARES = {Kind.RIGHT: 0.30, Kind.LEFT_TO_RIGHT: 0.15, Kind.EARLY: 0.55}
+"""How many of the demonstrations are of each kind."""
 
 
 class Demonstration(NamedTuple):
@@ -82,12 +68,7 @@ class Operation(NamedTuple):
 
 
 def demonstrations(
-    tokenizer: Any,
-    *,
-    count: int,
-    seed: int = 0,
-    mixture: Mixture | None = None,
-    env_kwargs: Mapping[str, Any] = ENV_KWARGS,
+    tokenizer: Any, *, count: int, seed: int = 0, env_kwargs: Mapping[str, Any] = ENV_KWARGS
 ) -> list[Demonstration]:
     """Play ``count`` demonstrations.
 
@@ -97,7 +78,7 @@ def demonstrations(
     """
     settings = {**env_kwargs, "limits": Limits(**env_kwargs["limits"]), "split": SPLIT}
     env = make("turntree/Arithmetic-v0", **settings)
-    return asyncio.run(_play(env, Renderer(tokenizer), count, random.Random(seed), mixture or Mixture()))
+    return asyncio.run(_play(env, Renderer(tokenizer), count, random.Random(seed)))
 
 
 def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
@@ -125,9 +106,9 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
     return calls
 
 
-async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random, mixture: Mixture) -> list[Demonstration]:
+async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random) -> list[Demonstration]:
     tasks = _tasks(env, rng)
-    kinds = rng.choices(list(Kind), [getattr(mixture, kind) for kind in Kind], k=count)
+    kinds = rng.choices(list(SHARES), list(SHARES.values()), k=count)
     played = []
     for kind in kinds:
         for task in tasks:

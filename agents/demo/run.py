@@ -1,4 +1,4 @@
-"""``turntree demo``: create a policy, train it, compare with no speculation, report.
+"""``turntree demo``: create a policy, train it, compare with no speculation, show it.
 
 With ``model`` the same is done for a copy of a real one, by the configuration
 ``demo_model`` instead of ``demo``: shorter tasks, few of them, a smaller step.
@@ -13,16 +13,15 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turntree.agents.demo.compared import Comparison, StepComparison, passes_saved, seconds_saved
+from turntree.agents.demo.compared import Comparison, Spread, StepComparison, passes_saved, seconds_saved
 from turntree.agents.demo.comparison import compare
-from turntree.agents.demo.headline import spread_text
-from turntree.agents.demo.report import write_report
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.progress import bar_columns, shown
-from turntree.agents.verl.config.compose import compose, quoted
+from turntree.agents.verl.config.compose import Composition, compose, quoted
 from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.variables import hub_variables
+from turntree.agents.viewer.page import view
+from turntree.agents.viewer.source import Source
 
 _WINDOW = 10
 """Steps that the first and the last success rate are averaged over."""
@@ -68,20 +67,14 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    with shown(_bar(console)) as progress:
-        bar = progress.add_task("with and without speculation", total=(steps - 1) // every + 1, note="")
-
-        def compared(step: StepComparison) -> None:
-            progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
-
-        comparison = compare(composition, every=1, on_step=compared)
-        progress.update(bar, total=len(comparison.steps))
-    comparison.save(RunFolder(out).root / "comparison.json")
-    report = write_report(out)
+    comparison = _compare(console, composition, (steps - 1) // every + 1)
+    comparison.save(out / "comparison.jsonl")
+    source = Source.open(out)
+    page = view(source, out / "view.html", tokenizer=source.tokenizer()).path
     console.print(summary(reports, comparison))
     if not comparison.equal:
         console.print(differences(comparison, given=model is not None), soft_wrap=True)
-    console.print(f"report: {report}", soft_wrap=True)
+    console.print(f"every episode, and the curves: {page}", soft_wrap=True)
     return 0 if comparison.equal or model is not None else 1
 
 
@@ -153,6 +146,15 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
     return table
 
 
+def spread_text(spread: Spread) -> str:
+    """A ratio, and in brackets the quartiles of the single steps' ratios.
+
+    >>> spread_text(Spread(1.5, 1.25, 1.75))
+    '1.50 (1.25 to 1.75)'
+    """
+    return f"{spread.whole:.2f} ({spread.low:.2f} to {spread.high:.2f})"
+
+
 def _model(name: str) -> str:
     """A folder by its absolute path, since verl runs in another folder; anything else unchanged."""
     path = Path(name).expanduser()
@@ -188,6 +190,18 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
 
         status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")
     return reports if status == 0 and reports else None
+
+
+def _compare(console: Console, composition: Composition, steps: int) -> Comparison:
+    with shown(_bar(console)) as progress:
+        bar = progress.add_task("with and without speculation", total=steps, note="")
+
+        def compared(step: StepComparison) -> None:
+            progress.update(bar, advance=1, note=f"step {step.step}: {step.speedup:.2f}x")
+
+        comparison = compare(composition, every=1, on_step=compared)
+        progress.update(bar, total=len(comparison.steps))
+    return comparison
 
 
 def _bar(console: Console) -> Progress:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.demo.demonstrations import ENV_KWARGS, Mixture, demonstrations
+from turntree.agents.demo.demonstrations import ENV_KWARGS, demonstrations
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
@@ -50,8 +50,6 @@ class WarmStart:
     """Settings of the environment of the demonstrations."""
     shape: PolicyShape = field(default_factory=PolicyShape)
     """Size of the policy."""
-    mixture: Mixture = field(default_factory=Mixture)
-    """Mixture of the demonstrations."""
     demonstrations: int = 2400
     """Number of demonstrations; they are seen in several epochs."""
     steps: int = 160
@@ -127,11 +125,7 @@ def train(
     """
     model, tokenizer = _untrained(settings)
     played = demonstrations(
-        tokenizer,
-        count=settings.demonstrations,
-        seed=settings.seed,
-        mixture=settings.mixture,
-        env_kwargs=settings.env_kwargs,
+        tokenizer, count=settings.demonstrations, seed=settings.seed, env_kwargs=settings.env_kwargs
     )
     fit(model, [TokenView.of(demonstration.episode) for demonstration in played], settings, on_step=on_step)
     return model, tokenizer

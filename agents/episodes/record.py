@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -27,6 +28,7 @@ from turntree.envs.task import Task
 
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 """Fields of a completion that are tuples; records of older versions lack the last ones."""
+_STEP = re.compile(r"step_\d+\.jsonl")
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:
@@ -183,6 +185,25 @@ class Record(NamedTuple):
     labels: dict[str, Any]
     """The labels that ``EpisodeWriter.write`` was given."""
     episode: Episode
+
+
+def episode_files(run: Path) -> list[Path]:
+    """The files of a recorded run's episodes, in order; a file is its own.
+
+    Raises:
+        RecordError: If a folder has none.
+        FileNotFoundError: If there is nothing at ``run``.
+    """
+    if not run.exists():
+        raise FileNotFoundError(f"there is no {run}; give the folder of a run or a file of episodes")
+    if run.is_file():
+        return [run]
+    if not (files := sorted(file for file in run.glob("episodes/*.jsonl") if _STEP.fullmatch(file.name))):
+        raise RecordError(
+            f"{run} holds no episodes: expected {run / 'episodes'}/step_*.jsonl as `turntree train` writes them; "
+            "`turntree eval --out FILE` writes a file that can be named itself"
+        )
+    return files
 
 
 def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:

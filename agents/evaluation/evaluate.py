@@ -147,28 +147,31 @@ def solved(episode: Episode) -> bool:
     return episode.rewards.get("correct", episode.reward) >= 1.0
 
 
-class Interval(NamedTuple):
-    """A confidence interval."""
+class Estimate(NamedTuple):
+    """A mean over tasks."""
 
+    value: float
+    """The mean; NaN without tasks."""
     low: float
-    """Lower end."""
+    """Lower end of the 95 % interval."""
     high: float
     """Upper end."""
+    tasks: int
 
 
-def wilson_interval(successes: int, trials: int) -> Interval:
-    """95 % interval of a success rate (Wilson 1927); unlike the normal one it is accurate near 0 and 1.
+def wilson_interval(successes: int, trials: int) -> Estimate:
+    """A success rate with the interval of Wilson (1927); unlike the normal one it is accurate near 0 and 1.
 
-    >>> low, high = wilson_interval(0, 20)
+    >>> _, low, high, _ = wilson_interval(0, 20)
     >>> f"{low:.3f} {high:.3f}"
     '0.000 0.161'
     """
     if trials == 0:
-        return Interval(0.0, 1.0)
+        return Estimate(nan, 0.0, 1.0, 0)
     rate, square = successes / trials, _Z95**2
     middle = (rate + square / (2 * trials)) / (1 + square / trials)
     half = _Z95 * sqrt(rate * (1 - rate) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return Interval(max(0.0, middle - half), min(1.0, middle + half))
+    return Estimate(rate, max(0.0, middle - half), min(1.0, middle + half), trials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +230,11 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """Share of the scored episodes that are right; NaN without any."""
-        return self.solved / self.scored if self.scored else nan
+        return self.interval.value
 
     @property
-    def interval(self) -> Interval:
-        """95 % interval of the accuracy."""
+    def interval(self) -> Estimate:
+        """The accuracy with its 95 % interval."""
         return wilson_interval(self.solved, self.scored)
 
     @property

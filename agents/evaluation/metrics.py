@@ -16,23 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.evaluation.evaluate import solved
+from turntree.agents.evaluation.evaluate import Estimate, solved
 from turntree.envs.message import Role
 from turntree.rewards import extract, score_batch
 
 _DRAWS = 1000
-
-
-class Estimate(NamedTuple):
-    """A mean over tasks."""
-
-    value: float
-    """The mean; NaN without tasks."""
-    low: float
-    """Lower end of the 95 % interval."""
-    high: float
-    """Upper end."""
-    tasks: int
 
 
 class Repeated(NamedTuple):

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.evaluation.evaluate import Evaluation, sampling_seed
-from turntree.agents.evaluation.metrics import Estimate
+from turntree.agents.evaluation.evaluate import Estimate, Evaluation, sampling_seed
 from turntree.agents.guesses.source import Guess, Source
 from turntree.spec_tree.rules.level import Level
 

@@ -7,14 +7,14 @@ found by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from turntree.agents.episodes.hints import read_settings
 from turntree.agents.errors import UsageError
 from turntree.agents.yaml_files import read_yaml
-from turntree.envs.nearest import nearest_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,24 +76,22 @@ def read_suite(path: Path) -> list[EvalTask]:
     """The evaluations of a suite.
 
     Raises:
-        UsageError: If the file is not a suite, or a key is unknown.
+        UsageError: If the file is not a suite, a key is unknown or a value not of its kind.
         OSError: If it cannot be read.
     """
     content = read_yaml(path)
     rows = content.get("suite") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"{path}: expected a list `suite` of evaluations, each with `env`, got {str(content)[:60]!r}")
-    known = [entry.name for entry in fields(EvalTask)]
     tasks = []
     for number, row in enumerate(rows, start=1):
+        where = f"{path}, evaluation {number}"
         if not isinstance(row, dict) or "env" not in row:
-            raise UsageError(f"{path}, evaluation {number}: expected a mapping with `env`, got {str(row)[:60]!r}")
-        for key in row:
-            if key not in known:
-                raise UsageError(
-                    f"{path}, evaluation {number}: unknown key {key!r}; {nearest_hint(key, known, 'known are')}"
-                )
-        tasks.append(EvalTask(**{str(key): value for key, value in row.items()}))
+            raise UsageError(f"{where}: expected a mapping with `env`, got {str(row)[:60]!r}")
+        try:
+            tasks.append(read_settings(EvalTask, row, where))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
     titles = [task.title for task in tasks]
     if len(set(titles)) < len(titles):
         raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.evaluate import Evaluation
-from turntree.agents.evaluation.metrics import Estimate, repeated
+from turntree.agents.evaluation.metrics import repeated
 from turntree.agents.files import json_value
 
 
@@ -37,12 +37,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "model": result.model,
         "tasks": len(groups),
         "samples": many,
-        "accuracy": {
-            "value": sums.accuracy,
-            "low": sums.interval.low,
-            "high": sums.interval.high,
-            "tasks": sums.scored,
-        },
+        "accuracy": sums.interval._asdict(),
     }
     if many > 1:
         several = repeated(groups)
@@ -124,6 +119,5 @@ def as_json(results: Sequence[EvalResult]) -> str:
     return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 
-def _interval(value: Mapping[str, float] | Estimate) -> str:
-    parts = value._asdict() if isinstance(value, Estimate) else value
-    return f"{parts['value']:.3f} [{parts['low']:.3f}, {parts['high']:.3f}]"
+def _interval(estimate: Mapping[str, float]) -> str:
+    return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"

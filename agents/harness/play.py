@@ -63,19 +63,7 @@ class ProgramPlay(EpisodeDriver):
             replace(self.sampling, seed=base, max_tokens=limits.max_turn_tokens or _ENDLESS),
             most=limits.max_turns,
         )
-        settings = GatewaySettings(
-            model=self.model,
-            max_context=limits.max_context_tokens or _ENDLESS,
-            max_response=limits.max_episode_tokens,
-            api_key=secrets.token_hex(16),
-            seconds=self.seconds,
-            tool_format=self.tool_format,
-            session="episode",
-            session_seconds=float("inf"),
-            task_id=self.task_id,
-            env_id=self.env_id,
-        )
-        gateway = Gateway(turns, self.renderer, settings)
+        gateway = Gateway(turns, self.renderer, self._settings(key := secrets.token_hex(16)))
         prompt = "\n\n".join(message["content"] for message in info["messages"])
         answer: str | None = None
         failed: Exception | None = None
@@ -86,7 +74,7 @@ class ProgramPlay(EpisodeDriver):
                     task_id=self.task_id,
                     seed=derive_seed(base or 0),
                     base_url=url,
-                    api_key=settings.api_key or "",
+                    api_key=key,
                     model=self.model,
                 )
                 try:
@@ -105,6 +93,22 @@ class ProgramPlay(EpisodeDriver):
         if answer is not None and self.turns:
             return await self.judge(answer)
         return self._without_answer(failed, turns.full, gateway.sessions.full)
+
+    def _settings(self, key: str) -> GatewaySettings:
+        """Of a gateway with one session, which is this episode."""
+        limits = self.limits
+        return GatewaySettings(
+            model=self.model,
+            max_context=limits.max_context_tokens or _ENDLESS,
+            max_response=limits.max_episode_tokens,
+            api_key=key,
+            seconds=self.seconds,
+            tool_format=self.tool_format,
+            session="episode",
+            session_seconds=float("inf"),
+            task_id=self.task_id,
+            env_id=self.env_id,
+        )
 
     def _without_answer(self, failed: Exception | None, turns_full: bool, tokens_full: bool) -> StopReason:
         """Why there is no answer to judge: a limit, or what the program did."""

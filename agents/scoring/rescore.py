@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from turntree.agents.episodes.episode import Episode, StopReason
-from turntree.agents.episodes.record import EpisodeWriter, Record, read_records
+from turntree.agents.episodes.record import EpisodeWriter, Record, episode_files, read_records
 from turntree.agents.errors import RecordError
 from turntree.agents.files import whole_file
 from turntree.agents.scoring.judging import judged_episode
@@ -62,7 +62,7 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
         UnknownContract: If an answer is to be compared and its data set has no rules.
     """
-    files = _files(run)
+    files = episode_files(run)
     if out.exists():
         raise RecordError(f"{out} exists and is not overwritten; name another file with --out")
     changes = {}
@@ -76,15 +76,6 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
         if not any(change.episodes for change in changes.values()):
             raise RecordError(f"{run} is empty: it holds no episode")
     return changes
-
-
-def _files(run: Path) -> list[Path]:
-    if run.is_file():
-        return [run]
-    files = sorted(run.glob("episodes/*.jsonl"))
-    if not files:
-        raise RecordError(f"expected a run's folder with episodes/*.jsonl, or a file of episodes, got {run}")
-    return files
 
 
 def _judged(records: Sequence[Record], scorer: Scorer) -> Iterator[_Pair]:

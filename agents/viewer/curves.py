@@ -44,6 +44,7 @@ _OF_ENGINE: tuple[tuple[str, _Read], ...] = (
     ("accepted share of drafted tokens", _accepted_share),
     ("engine seconds of a step", _named("seconds")),
 )
+_PLAYED_AGAIN = (("forward passes", "forward_passes"), ("engine seconds", "seconds"))
 
 
 def curves(source: Source) -> list[Curve]:
@@ -54,11 +55,30 @@ def curves(source: Source) -> list[Curve]:
     """
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
-    return [curve for title, read, figures in rows if (curve := _curve(title, read, figures)) is not None]
+    found = [_curve(title, read, figures) for title, read, figures in rows]
+    found += [_beside(title, _named(name), source) for title, name in _PLAYED_AGAIN]
+    return [curve for curve in found if curve is not None]
+
+
+def _points(read: _Read, rows: tuple[Figures, ...]) -> list[tuple[float, float]]:
+    return [(float(row.step), value) for row in rows if (value := read(row)) is not None]
+
+
+def _beside(title: str, read: _Read, source: Source) -> Curve | None:
+    """Steps that were played again, without drafts and with them."""
+    plain, drafted = (tuple(_points(read, rows)) for rows in (source.plain, source.drafted))
+    if min(len(plain), len(drafted)) < 2:
+        return None
+    title = f"{title} of a step that was played again; dashed: without drafts"
+    lines = [
+        Series(name="without drafts", style="other", points=plain),
+        Series(name="with drafts", style="main", points=drafted),
+    ]
+    return Curve(title, line_chart(lines, title=title))
 
 
 def _curve(title: str, read: _Read, rows: tuple[Figures, ...]) -> Curve | None:
-    points = [(float(row.step), value) for row in rows if (value := read(row)) is not None]
+    points = _points(read, rows)
     if len(points) < 2:
         return None
     xs, ys = zip(*points, strict=True)

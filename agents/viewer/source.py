@@ -7,14 +7,16 @@ be read is an error.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.episodes.record import Record, read_records
-from turntree.agents.errors import RecordError
+from turntree.agents.episodes.record import Record, episode_files, read_records
+from turntree.agents.errors import AgentError, MissingExtra, RecordError
 from turntree.agents.yaml_files import read_yaml
+from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
 
 _MOST = 1e300
@@ -54,6 +56,10 @@ class Source:
     """The trainer's figures of each step; empty without training."""
     engine: tuple[Figures, ...]
     """The engine's counters of each step; empty without training."""
+    plain: tuple[Figures, ...]
+    """Its counters of each step that `turntree demo` played again without drafts."""
+    drafted: tuple[Figures, ...]
+    """The same with drafts."""
     model: str
     """Model directory or id that the run's configuration names; empty where unknown."""
 
@@ -65,28 +71,20 @@ class Source:
             RecordError: If there are no episodes, or a file of figures is damaged.
             FileNotFoundError: If there is nothing at ``path``.
         """
-        if not path.exists():
-            raise FileNotFoundError(f"there is no {path}; give the folder of a run or a file of episodes")
-        if path.is_file():
-            return cls(path=path, files=(path,), metrics=(), engine=(), model="")
-        files = sorted(path.glob("episodes/*.jsonl")) or sorted(path.glob("*episodes*.jsonl"))
-        if not files:
-            raise RecordError(
-                f"{path} holds no episodes: expected {path / 'episodes'}/*.jsonl as `turntree train` writes them; "
-                "`turntree eval --out FILE` writes a file that can be named itself"
-            )
         return cls(
             path=path,
-            files=tuple(files),
+            files=tuple(episode_files(path)),
             metrics=tuple(_figures(path / "metrics.jsonl", within="data")),
             engine=tuple(_figures(path / "engine.jsonl")),
+            plain=tuple(_figures(path / "comparison.jsonl", within="plain")),
+            drafted=tuple(_figures(path / "comparison.jsonl", within="speculative")),
             model=_model(path / "config.yaml"),
         )
 
     @property
     def inputs(self) -> tuple[Path, ...]:
         """All files that are read."""
-        beside = ("metrics.jsonl", "engine.jsonl", "config.yaml")
+        beside = ("metrics.jsonl", "engine.jsonl", "comparison.jsonl", "config.yaml")
         return (*self.files, *(self.path / name for name in beside if self.path.is_dir()))
 
     def records(self, *, growing: bool = False) -> Iterator[Record]:
@@ -101,6 +99,32 @@ class Source:
             raise RecordError(f"{self.path} is empty: it holds no episode")
         yield first
         yield from records
+
+    def tokenizer(self, named: str | None = None) -> Any:
+        """The tokenizer of a model directory or id; without one that of the run's model if it is here, else none.
+
+        Raises:
+            AgentError: If the named one cannot be read.
+        """
+        if named is None and not (self.model and Path(self.model).is_dir()):
+            return None
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as error:
+            if named is None:
+                return None
+            raise MissingExtra("--tokenizer", "local") from error
+        name = named or self.model
+        with nullcontext() if Path(name).is_dir() else hub_asked_once() as alone:
+            try:
+                return AutoTokenizer.from_pretrained(name)
+            except (OSError, ValueError) as error:
+                if named is None:
+                    return None
+                reason = error if alone is None else f"{alone}, and it is not in the cache"
+                raise AgentError(
+                    f"--tokenizer {named}: expected a model directory or id with a tokenizer; {reason}"
+                ) from error
 
 
 def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:

@@ -11,7 +11,6 @@ twice, after a crash, the later is kept.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.episodes.record import Record, read_records
+from turntree.agents.episodes.record import Record, episode_files, read_records
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.errors import RecordError
 from turntree.agents.files import whole_file
-
-_STEP = re.compile(r"step_\d+\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,7 +100,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
     tasks: list[str] = []
     visits: dict[int, list[int]] = {}
     played, left_out = [], 0
-    for record in _latest(trace_files(run), steps):
+    for record in _latest(episode_files(run), steps):
         episode, labels = record.episode, record.labels
         if episode.masked or not episode.turns or any(turn.text_only for turn in episode.turns):
             left_out += 1
@@ -121,19 +118,6 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
         raise RecordError(f"{run} has no episode that was played to an end; record a run with record_episodes=true")
     trace = _lay_out(played, [prompt for _, prompt in states], tasks, vocab)
     return Exported(trace, len(played), left_out)
-
-
-def trace_files(run: Path) -> list[Path]:
-    """The files of a run's episodes that are exported.
-
-    Raises:
-        RecordError: If there are none.
-    """
-    files = [run] if run.is_file() else sorted(run.glob("episodes/step_*.jsonl"))
-    files = [file for file in files if run.is_file() or _STEP.fullmatch(file.name)]
-    if not files:
-        raise RecordError(f"{run} is no folder of a recorded run: there is no episodes/step_000001.jsonl")
-    return files
 
 
 def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:

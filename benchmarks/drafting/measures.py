@@ -6,25 +6,20 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 
 from drafting.drafters import DRAFTERS, TIMED, Drafter, Setup, Turntree
 from drafting.replay import Clock, Replay, replay
 from drafting.traces import Trace, Turn
-from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn
 from turntree.agents.engines.drafting.step_bound import draft_length
-from turntree.spec_tree import DraftBatch, ForestConfig, SpecForest
-from turntree.spec_tree.budget.draft_budget import Allowance
-from turntree.spec_tree.store import forest
+from turntree.spec_tree import DraftBatch, SpecForest
 
 LENGTHS: dict[str, Callable[[int], int]] = {
     "8": lambda rows: 8,
@@ -35,8 +30,6 @@ LENGTHS: dict[str, Callable[[int], int]] = {
 """Greatest length of a draft by the number of running turns, by name."""
 BINS = 20
 """Of the calibration error."""
-GROUP = 8
-"""Siblings of a cold start."""
 
 COMPILE = """
 import time
@@ -150,74 +143,6 @@ def _speed(runs: list[Replay]) -> Speed:
     )
 
 
-CHAIN = 8
-"""Greatest length of a chain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainSpeed:
-    """Thread time of a step of ``ChainRows`` in which no turn begins or ends: the lower fifth, in milliseconds."""
-
-    step_ms: float
-    """Tokens read, committed, and chains drafted, of all rows."""
-    locked_ms: float
-    """The part of it with the interpreter's lock."""
-    tokens_per_step: float
-    """Of a row."""
-
-
-def chains(trace: Trace, setup: Setup, *, batch: int, most_steps: int) -> ChainSpeed | None:
-    """Time full batches of chains over the later turns of ``trace`` with the earlier ones stored."""
-    first = max(0, min(len(trace.turns) // 2, len(trace.turns) - batch * 5 // 4))
-    stored, waiting = trace.turns[:first], trace.turns[first:][::-1]
-    store = SpecForest(ForestConfig(**{"end_tokens": setup.end_tokens, **setup.forest}))
-    store.insert_all([turn.state for turn in stored], [turn.tokens for turn in stored])
-    rows, allowed, live = ChainRows(store, CHAIN), Allowance(0.05, batch * CHAIN), []
-    drafts, counts = np.full((batch, CHAIN), -1, np.int32), np.zeros(batch, np.int32)
-    free, seconds, tokens, steps = [0.0], [], 0, 0
-    with patch.object(forest, "go_on", timed(forest.go_on, free)):
-        while len(seconds) < most_steps and len(live) + len(waiting) >= batch:
-            new = [waiting.pop() for _ in range(batch - len(live))]
-            turns = [ChainTurn(state=turn.state, prompt=turn.prompt, most=len(turn.tokens)) for turn in new]
-            live += [[slot, turn.tokens, 0] for slot, turn in zip(rows.begin(turns), new, strict=True)]
-            sampled = np.full((batch, CHAIN + 1), -1, np.int32)
-            for b, row in enumerate(live):
-                rest, drafted = row[1][row[2] :], drafts[b, : 0 if row[2] == 0 else counts[b]]
-                same = min(len(rest), len(drafted))
-                hits = int(np.append(drafted[:same] != rest[:same], True).argmax())
-                count = min(hits + 1, len(rest))
-                sampled[b, :count] = rest[:count]
-                row[2] += count
-            slots, free[0], began = np.array([row[0] for row in live], np.int32), 0.0, time.thread_time()
-            found = rows.step(slots, sampled, allowed=allowed, drafts=drafts, counts=counts)
-            took = time.thread_time() - began
-            tokens, steps = tokens + found.tokens, steps + 1
-            over = set(found.ended.tolist())
-            if over:
-                rows.end(sorted(over), keep=True)
-                kept = [b for b, row in enumerate(live) if row[0] not in over]
-                live = [live[b] for b in kept]
-                drafts[: len(kept)], counts[: len(kept)] = drafts[kept], counts[kept]
-            elif not new:
-                seconds.append((took, took - free[0]))
-    if not seconds:
-        return None
-    step, locked = np.percentile(seconds, 20, axis=0) * 1e3
-    return ChainSpeed(step_ms=float(step), locked_ms=float(locked), tokens_per_step=tokens / steps / batch)
-
-
-def timed(call: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
-    """``call``, whose thread time is added to ``spent``."""
-
-    def inner(*args: Any) -> Any:
-        began = time.thread_time()
-        result = call(*args)
-        spent[0] += time.thread_time() - began
-        return result
-
-    return inner
-
-
 def filled(drafter: Drafter, turns: Iterable[Turn]) -> Drafter:
     """``drafter`` after so many finished turns."""
     drafter.insert(list(turns))
@@ -264,28 +189,6 @@ def cold_bytes(trace: Trace, setup: Setup) -> float | None:
     stats = filled(tight, trace.turns).forest.stats()  # type: ignore[attr-defined]
     tokens = getattr(stats, "cold_tokens", 0)
     return stats.cold_bytes / tokens if tokens else None
-
-
-def cold_start(name: str, trace: Trace, setup: Setup, *, leader: bool) -> float | None:
-    """Tokens per step of the first 8 samples of all states, at once and from an empty store.
-
-    Args:
-        name: The drafter.
-        trace: Where the samples come from.
-        setup: For the drafter.
-        leader: The first sample of each state ends before the other seven begin.
-
-    Returns:
-        ``None`` if the trace has no 8 samples of a state, or dialogues of many turns.
-    """
-    first = [turn for turn in trace.turns if turn.sample < GROUP]
-    states = {turn.start for turn in first}
-    if len(first) != GROUP * len(states):
-        return None
-    drafter = DRAFTERS[name](setup)
-    rounds = [[t for t in first if t.sample == 0], [t for t in first if t.sample]] if leader else [first]
-    runs = [replay(drafter, turns, batch=len(turns)) for turns in rounds]
-    return sum(run.emitted for run in runs) / sum(run.steps for run in runs)
 
 
 class SecondEpoch(NamedTuple):

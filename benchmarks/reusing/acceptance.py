@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import Sampling, ScoringEngine
 from turntree.agents.episodes.episode import Episode
-from turntree.spec_tree.rules.top_law import kept_mass
 from turntree.spec_tree.rules.verify import behaviour, residual
 
 Floats = NDArray[np.float64]
@@ -72,7 +71,7 @@ def at(p: Floats, q: Floats, k: int) -> Floats:
     emitted = behaviour(p, part)
     naive = both + (1 - both.sum(1, keepdims=True)) * residual(p, part)
     distances = [np.abs(law - p).sum() / 2 for law in (emitted, naive)]
-    return np.array([kept_mass(p, q, k).sum(), both.sum(), *distances])
+    return np.array([np.minimum(p, part).sum(), both.sum(), *distances])
 
 
 def _laws(engine: ScoringEngine, turn: Turn, vocabulary: int) -> Floats:

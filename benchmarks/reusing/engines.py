@@ -15,7 +15,6 @@ PyTorch take their place (``tests/support/cpu_kernels``): its times say nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -26,12 +25,12 @@ from statistics import fmean
 from typing import Any
 
 from common.provenance import kept_from, provenance
-from rich.console import Console
-from rich.table import Table
+from common.script import arguments, keep, show, titled
+from common.verl_training import trained
 
 from turntree.agents.demo.warm_start import warm_started_policy
 from turntree.agents.episodes.record import read_records
-from turntree.agents.verl.launch import StepReport, train
+from turntree.agents.verl.launch import StepReport
 from turntree.agents.verl.records.recording import RunFolder
 
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
@@ -76,62 +75,40 @@ def _share(metrics: Mapping[str, float], part: str, whole: str) -> float | None:
     return metrics[f"turntree/{part}"] / total if total else None
 
 
-def trained(args: argparse.Namespace, way: str, model: str) -> list[dict[str, Any]]:
-    """Train one way.
-
-    Raises:
-        SystemExit: If verl did not train to the end.
-    """
+def epochs_of(args: argparse.Namespace, way: str, model: str) -> list[dict[str, Any]]:
+    """Train one way, and the figures of each epoch."""
     from training_engines import engine_options
 
-    reports: list[StepReport] = []
+    settings = {
+        "speculation": WAYS[way],
+        "actor_rollout_ref.model.path": model,
+        "turntree.save_policy_every": 0,
+        "turntree.train_tasks": args.tasks,
+        "data.train_batch_size": args.tasks,
+        "actor_rollout_ref.rollout.n": args.samples,
+        "actor_rollout_ref.rollout.max_num_seqs": args.max_batch,
+        "actor_rollout_ref.actor.optim.lr_warmup_steps": 0,  # the first update is as large as the others
+    }
     with tempfile.TemporaryDirectory() as root:
         folder = RunFolder(Path(root) / "run")
-        status = train(
-            "demo",
-            [
-                *engine_options(args.engine),
-                f"speculation={WAYS[way]}",
-                f"actor_rollout_ref.model.path={model}",
-                f"turntree.run_dir={folder.root}",
-                *("turntree.save_policy_every=0", f"turntree.train_tasks={args.tasks}"),
-                f"data.train_batch_size={args.tasks}",
-                f"actor_rollout_ref.rollout.n={args.samples}",
-                f"actor_rollout_ref.rollout.max_num_seqs={args.max_batch}",
-                f"trainer.total_training_steps={args.epochs}",
-                "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # the first update is as large as the others
-                *args.set,
-            ],
-            on_step=reports.append,
-        )
-        if status != 0 or len(reports) != args.epochs:
-            sys.exit(
-                f"{way}: verl ended with status {status} after {len(reports)} steps:\n{folder.log.read_text()[-3000:]}"
-            )
-        return [of_step(report, folder) for report in reports]
+        further = [*engine_options(args.engine), *args.set]
+        return [of_step(one, folder) for one in trained("demo", folder.root, args.epochs, settings, *further)]
 
 
-def table(ways: dict[str, list[dict[str, Any]]], title: str) -> Table:
-    shown = Table(title=title, title_justify="left")
-    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused turns", "passes of one", "kept")
-    for column in (*columns, "of all", "levels", "reward", "rollout s"):
-        shown.add_column(column, justify="left" if column in ("way", "levels") else "right")
-    for way, rows in ways.items():
-        for row in rows:
-            kept = "-" if row["kept_of_offered"] is None else f"{row['kept_of_offered']:.0%}"
-            figures = (row["tokens_per_pass"], row["tokens_per_request_pass"], row["passes_per_reused_turn"])
-            in_pass, in_request_pass, of_turn = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
-            shares = ", ".join(f"{letter} {share:.0%}" for letter, share in row["levels"].items() if share)
-            shown.add_row(
-                way, str(row["step"]), in_pass, in_request_pass, f"{row['reused_turns']} of {row['turns']}", of_turn,
-                kept, f"{row['reused_share']:.0%}", shares, f"{row['reward']:.3f}", f"{row['rollout_seconds']:.1f}",
-                end_section=row is rows[-1],
-            )  # fmt: skip
-    return shown
+def cells(way: str, row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of the table."""
+    kept = "-" if row["kept_of_offered"] is None else f"{row['kept_of_offered']:.0%}"
+    figures = (row["tokens_per_pass"], row["tokens_per_request_pass"], row["passes_per_reused_turn"])
+    in_pass, in_request_pass, of_turn = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
+    shares = ", ".join(f"{letter} {share:.0%}" for letter, share in row["levels"].items() if share)
+    return (
+        way, str(row["step"]), in_pass, in_request_pass, f"{row['reused_turns']} of {row['turns']}", of_turn, kept,
+        f"{row['reused_share']:.0%}", shares, f"{row['reward']:.3f}", f"{row['rollout_seconds']:.1f}",
+    )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--engine", choices=("local", "vllm", "sglang"), required=True)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--epochs", type=int, default=2, help="of one step each")
@@ -139,7 +116,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
     parser.add_argument("--max-batch", type=int, default=96, help="requests at once, precomputed ones included")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings")
-    parser.add_argument("--json", type=Path, help="keep the figures here, and skip the ways that it has")
     args = parser.parse_args(argv)
     sys.path.insert(0, str(SUPPORT))
     if args.engine == "sglang":
@@ -157,9 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = str(warm_started_policy(seed=0))
     for way in args.ways:
         if way not in record["ways"]:
-            record["ways"][way] = trained(args, way, model)
+            record["ways"][way] = epochs_of(args, way, model)
             print(f"{way}: done", file=sys.stderr, flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(record, indent=1) + "\n")
-    Console(width=150).print(table(record["ways"], f"{record['machine']}; {record['versions']}\n{record['command']}"))
+            keep(args.json, record)
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused turns", "passes of one", "kept", "of all")
+    shown = (cells(way, row) for way, rows in record["ways"].items() for row in rows)
+    show(titled(record), (*columns, "levels", "reward", "rollout s"), shown, words=("way", "levels"))
     return 0

@@ -7,13 +7,13 @@ the rest, as SPEC-RL does.
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from common.episodes import play_all
 from torch import Tensor
 
 from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
@@ -66,22 +66,11 @@ class Player:
         while len(self.envs) < len(jobs):
             self.envs.append(make_env(setting.env, setting.env_kwargs))
 
-        async def all_() -> list[Episode]:
-            return await asyncio.gather(
-                *(
-                    rollout(
-                        env,
-                        engine,
-                        self.renderer,
-                        index=index,
-                        seed=index,
-                        sampling=Sampling(temperature=setting.temperature, seed=derive_seed(seed, step, index, sample)),
-                    )
-                    for env, (index, sample) in zip(self.envs, jobs, strict=False)
-                )
-            )
+        async def one(env: Any, index: int, sample: int) -> Episode:
+            sampling = Sampling(temperature=setting.temperature, seed=derive_seed(seed, step, index, sample))
+            return await rollout(env, engine, self.renderer, index=index, seed=index, sampling=sampling)
 
-        episodes = asyncio.run(all_())
+        episodes = play_all(self.envs[: len(jobs)], jobs, one)
         for episode in episodes:
             if episode.masked:
                 raise RuntimeError(f"an episode failed: {episode.failure}")

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.spec_tree.budget.choices import Choice, most_rows
 from turntree.spec_tree.budget.step_account import StepAccount
 from turntree.spec_tree.budget.step_cost import StepCost, expected_seconds
 from turntree.spec_tree.kernels.compiled import kernel, part
@@ -167,15 +166,14 @@ def _see_offer(one: Any, rows: float, edge: float, floor: float, lowest: int) ->
 class DraftBudget:
     """Chooses the draft limits of each step."""
 
-    def __init__(self, floor: float, *, cost: StepCost | None = None) -> None:
+    def __init__(self, floor: float) -> None:
         """Start with few drafts.
 
         Args:
             floor: Nodes of a smaller estimated path probability are never verified.
-            cost: Step costs, as far as they were already measured.
         """
         _get_ready()
-        self.cost = cost or StepCost()
+        self.cost = StepCost()
         self._floor = float(floor)
         self._lowest = min(int(floor * _CLASSES), _CLASSES - 1)
         self._seen = np.zeros(1, SEEN)
@@ -195,7 +193,6 @@ class DraftBudget:
         self._asked = Allowance(self._floor, 0)
         self._from_nothing = False
         """Whether the last step tried drafts although none seemed best."""
-        self._choices: dict[int, Choice] = {}
         self._account = StepAccount(self.cost, first=_FIRST_STEPS // 2)
 
     def allow(self, rows: int, *, most: int | None = None) -> Allowance:
@@ -258,7 +255,6 @@ class DraftBudget:
         """
         self._steps += 1
         if self._resting:
-            self._count(rows, drafted=0, accepted=0, seconds=seconds)
             self._charge(rows, tokens, seconds)
             return
         came = _learn(
@@ -270,19 +266,11 @@ class DraftBudget:
             self._floor,
             self._lowest,
         )
-        if self._steps > _FIRST_STEPS:
-            self._count(rows, drafted=len(accepted), accepted=came, seconds=seconds)
         self._charge(rows, tokens, seconds, drafted=len(accepted), accepted=came)
         self.cost.observe(rows, tokens, seconds)
         if self._from_nothing and 3 * came > 2 * len(accepted):
             self._pause = _LONG_AGO  # most were accepted: try again at once
         self._window = min(self._window + 2.0 * came, 1e6)
-
-    def _count(self, rows: int, *, drafted: int, accepted: int, seconds: float) -> None:
-        rate = float(self._seen[0]["rate"][0])
-        if rate > 0:  # 0 as long as steps without drafts took no measurable time
-            chosen = self._choices.setdefault(most_rows(rows), Choice(most_rows=most_rows(rows)))
-            chosen.count(rows=rows, drafted=drafted, accepted=accepted, seconds=seconds, plain=rows / rate)
 
     def _charge(self, rows: int, tokens: int, seconds: float, *, drafted: int = 0, accepted: int = 0) -> None:
         self._account.charge(
@@ -294,11 +282,6 @@ class DraftBudget:
             prompt_tokens=tokens - rows - drafted,
             counts=self._steps > (_FIRST_STEPS if drafted else 1),
         )
-
-    def take_choices(self) -> tuple[Choice, ...]:
-        """What was chosen since the last call, by the number of requests; the first steps are left out."""
-        taken, self._choices = self._choices, {}
-        return tuple(taken[most] for most in sorted(taken))
 
     def _trial(self, rows: int, best: int) -> Allowance | None:
         """A trial to make now: no draft, if its cost is unknown, else a few more than seems best."""

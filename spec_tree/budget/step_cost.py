@@ -11,7 +11,6 @@ start from a prior and forget, so that a machine that becomes busy is noticed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -98,21 +97,20 @@ def _expect(cost: NDArray[np.void], rows: float, tokens: Floats, seconds: Floats
 
 
 @kernel
-def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float, measured: bool) -> None:
-    """Count a step; hiccups and drift are recognised from the cost unless it was ``measured`` apart."""
+def _take(costs: NDArray[np.void], rows: float, tokens: float, seconds: float) -> None:
+    """Count a step; hiccups and drift are recognised from the cost."""
     cost = costs[0]
-    if not measured:
-        cost.steps += 1
-        if cost.steps <= _SETTLING:
-            return
-        if cost.steps > 2 * _SETTLING:
-            expected = expected_seconds(cost, rows, tokens)
-            seconds = min(seconds, _HICCUP * expected)
-            drift = (seconds / expected) ** _DRIFT
-            for i in range(_ENTRIES):
-                cost.sums[i, 3] *= drift
-            for i in range(3):
-                cost.right[i] *= drift
+    cost.steps += 1
+    if cost.steps <= _SETTLING:
+        return
+    if cost.steps > 2 * _SETTLING:
+        expected = expected_seconds(cost, rows, tokens)
+        seconds = min(seconds, _HICCUP * expected)
+        drift = (seconds / expected) ** _DRIFT
+        for i in range(_ENTRIES):
+            cost.sums[i, 3] *= drift
+        for i in range(3):
+            cost.right[i] *= drift
     for i in range(_ENTRIES):
         for j in range(4):
             cost.sums[i, j] *= _IDLE
@@ -134,7 +132,9 @@ class StepCost:
     """Seconds of a step by its requests and tokens.
 
     Example:
-        >>> cost = StepCost.measure(lambda rows, tokens: 0.01 + 0.001 * tokens, [(8, 8), (8, 16), (8, 64)])
+        >>> cost = StepCost()
+        >>> for tokens in 20 * [8, 16, 64]:
+        ...     cost.observe(8, tokens, 0.01 + 0.001 * tokens)
         >>> cost.seconds(8, [8, 40]).round(2).tolist()
         [0.02, 0.05]
     """
@@ -152,28 +152,9 @@ class StepCost:
             self._fit()
         return self._record
 
-    @classmethod
-    def measure(
-        cls, step_time: Callable[[int, int], float], sizes: Iterable[tuple[int, int]], *, repeats: int = 3
-    ) -> StepCost:
-        """Begin with a measured table.
-
-        Args:
-            step_time: Runs a step of so many requests and so many tokens; returns its seconds.
-            sizes: Requests and tokens of the steps to run.
-            repeats: Runs of each size; the median counts.
-        """
-        cost = cls()
-        cost._cost["steps"] = _SETTLING
-        for rows, tokens in sizes:
-            seconds = float(np.median([step_time(rows, tokens) for _ in range(repeats)]))
-            for _ in range(repeats):
-                _take(cost._record, float(rows), float(tokens), seconds, True)
-        return cost
-
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Learn from a step of ``rows`` requests over ``tokens`` tokens."""
-        _take(self.record, float(rows), float(tokens), float(seconds), False)
+        _take(self.record, float(rows), float(tokens), float(seconds))
 
     def seconds(self, rows: int, tokens: ArrayLike) -> Floats:
         """Expected seconds of steps of ``rows`` requests, by their ``tokens``, of the same shape."""

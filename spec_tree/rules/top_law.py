@@ -4,7 +4,7 @@ Of the distribution q that a stored token was drawn from, its K most probable to
 part q' of q on them is not normalised, its sum is below 1, but it is all that the ratio
 rule needs: a stored token outside the K is rejected, and the rejected position
 is drawn from (p - q')+, which is exact for every K (``verify.residual``). So K
-costs acceptance, never exactness; ``kept_mass`` says how much.
+costs acceptance, never exactness.
 
 Invariant: which tokens of q are known depends on q alone, not on the token that
 was drawn from it. Adding the drawn token's own probability, although it is
@@ -86,18 +86,3 @@ def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs:
     # Recorded log-probabilities are float32: rows miss 1 by a few 1e-7.
     total = p_columns.sum(1, keepdims=True)
     return AlignedLaws(ids, p_columns / np.where(total > 0, total, 1.0), q_columns, (guess * missing).sum(1))
-
-
-def kept_mass(p: Floats, q: Floats, k: int) -> Floats:
-    """Probability that a token drawn from q is accepted where only q's k most probable tokens are known.
-
-    Sum over those tokens of min(p, q), against sum over all of them with the whole of q: the difference is what
-    k costs, in accepted tokens and in nothing else.
-
-    Args:
-        p: The policy's current distribution, shape (..., vocabulary).
-        q: The distribution that the token was drawn from, shape (..., vocabulary).
-    """
-    least = -np.sort(-q, axis=-1, kind="stable")[..., : max(k, 1)][..., -1:]
-    kept: Floats = np.where((q >= least) & (k > 0), np.minimum(p, q), 0.0).sum(-1)
-    return kept

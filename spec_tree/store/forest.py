@@ -127,7 +127,7 @@ class SpecForest:
         chain: bool = False,
         total_nodes: int | None = None,
     ) -> DraftBatch:
-        """Propose continuations of live turns.
+        """Propose continuations of live turns, the likeliest node of each row first.
 
         Args:
             handles: Live turns, shape (rows,).

@@ -91,4 +91,3 @@ def test_the_measures_run_on_generated_turns() -> None:
     setup = drafters.Setup(end_tokens=trace.end_tokens)
     assert measures.equal_work(trace, setup, batch=1, drafted_per_step=2.0).drafted_per_step <= 2.02
     assert 0 <= measures.calibration_error(trace, setup, batch=4) < 0.5
-    assert measures.cold_start("turntree", trace, setup, leader=True) > 1

@@ -61,6 +61,8 @@ def malformed(nodes, *, last, room, max_nodes, ends=(), chain=False, floor=0.0):
             wrong.append(f"node {index} has depth {node.depth} under {above.depth}, room {room}")
         if not 0 < node.probability <= above.probability or node.probability < floor * (1 - 1e-6):
             wrong.append(f"node {index} has probability {node.probability} under {above.probability}, floor {floor}")
+        if index and node.probability > nodes[index - 1].probability:
+            wrong.append(f"node {index} is likelier than the one before it")
         if above.token in ends:
             wrong.append(f"node {index} follows an end")
         if chain and node.parent != index - 1:

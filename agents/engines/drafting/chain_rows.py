@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import HELD_STEPS
-from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
+from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
 from turntree.spec_tree.budget.draft_budget import Allowance
 from turntree.spec_tree.exchange.exchange import SharedTurns
 from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes
@@ -251,6 +251,44 @@ class ChainRows:
         self.propose(slots, drafts, counts, allowed=allowed, widths=widths)
         return found
 
+    def commit(self) -> None:
+        """``propose`` nothing, and let the store know every token."""
+        self._held_steps = HELD_STEPS
+        self.propose(_NO_ENDS, self._none, _NO_ENDS, allowed=None)
+
+    def trees(
+        self, slots: NDArray[np.int32], room: NDArray[np.int32], *, max_nodes: int, min_probability: float
+    ) -> DraftBatch:
+        """Trees of the store in the place of chains, after ``commit``; the caller verifies them, and reads what comes.
+
+        Args:
+            slots: Of turns that go on, shape (rows,).
+            room: Greatest depth of each tree, shape (rows,).
+            max_nodes: Most nodes of each.
+            min_probability: Estimated acceptance below which a node is left out.
+
+        Raises:
+            UnknownTurn: If the store was cleared while turns were live.
+        """
+        handles = [self._handles[slot] for slot in slots.tolist()]
+        return self._forest.draft(handles, max_nodes=max_nodes, room=room.tolist(), min_probability=min_probability)
+
+    def guesses(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:
+        """The next tokens of callers' guesses, at most ``most``, shape (rows,), of each turn; empty if there are none
+        at all."""
+        records = self._chains.records
+        if not records["guessed"][slots].any():
+            return []
+        begins, ends = (records["guess"] + records["committed"])[slots], (records["guess"] + records["guessed"])[slots]
+        spans = zip(begins.tolist(), np.minimum(begins + most, ends).tolist(), strict=True)
+        return [self._chains.guesses[begin:end].tolist() for begin, end in spans]
+
+    def room(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Most tokens of each turn's draft, after which the policy adds one, shape (rows,)."""
+        records = self._chains.records
+        left: NDArray[np.int32] = records["most"][slots] - records["committed"][slots] - 1
+        return left.clip(0)
+
     def end(self, slots: Sequence[int], *, keep: bool) -> None:
         """Let turns go, whose slots may be given again. Those that are not over end here.
 
@@ -267,9 +305,10 @@ class ChainRows:
             del self._turns[slot]
         self._free += slots
 
-    def length(self, slot: int) -> int:
-        """Tokens so far of a turn that was not let go."""
-        return int(self._chains.records[slot]["committed"])
+    def lengths(self, slots: Sequence[int] | NDArray[np.int32]) -> list[int]:
+        """Tokens so far of turns that were not let go."""
+        lengths: list[int] = self._chains.records["committed"][slots].tolist()
+        return lengths
 
     def counters(self, slot: int) -> Counters:
         """Of a turn that was not let go."""

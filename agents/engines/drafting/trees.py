@@ -1,4 +1,4 @@
-"""Operations on a batch of drafts: spreading and selecting rows, prepending guesses, finding accepted nodes."""
+"""Operations on a batch of drafts: spreading and selecting rows, and prepending guesses."""
 
 from __future__ import annotations
 
@@ -92,17 +92,3 @@ def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
         probabilities=draft.probabilities,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
     )
-
-
-def matched(draft: DraftBatch, new: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
-    """Nodes that the policy sampled, given the tokens that each row sampled since the draft, shape (nodes,)."""
-    found = np.zeros(len(draft.tokens), bool)
-    for row, tokens in enumerate(new):
-        begin, stop = int(draft.offsets[row]), int(draft.offsets[row + 1])
-        at = -1
-        for node in range(begin, stop):
-            depth = int(draft.depths[node]) - 1
-            if depth < len(tokens) and int(draft.parents[node]) == at and int(draft.tokens[node]) == tokens[depth]:
-                found[node] = True
-                at = node - begin
-    return found

@@ -30,7 +30,6 @@ from turntree.agents.engines.local.slot_pool import SlotPool
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.local.wait_queue import WaitQueue
 from turntree.agents.engines.protocol import FinishReason
-from turntree.spec_tree.budget.choices import Choice
 from turntree.spec_tree.rules.verify import Verified
 
 if TYPE_CHECKING:
@@ -94,10 +93,6 @@ class EngineCore:
         """Take the weights back to the device, and go on."""
         self.policy.return_to_device()
         self.asleep = False
-
-    def take_choices(self) -> tuple[Choice, ...]:
-        """What the draft budget chose since the last call, by the number of requests."""
-        return self._drafter.take_choices()
 
     def abort_all(self) -> int:
         """End every request with the tokens that it has.

@@ -22,7 +22,6 @@ from turntree.agents.engines.local.forward.plan import StepPlan
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.spec_tree import DraftBatch
-from turntree.spec_tree.budget.choices import Choice
 from turntree.spec_tree.budget.draft_budget import Allowance, DraftBudget
 from turntree.spec_tree.rules.verify import Verified
 
@@ -58,10 +57,6 @@ class Drafter:
         speculation = config.speculation
         adaptive = speculation is not None and speculation.adaptive
         self._budget = DraftBudget(speculation.min_probability) if speculation is not None and adaptive else None
-
-    def take_choices(self) -> tuple[Choice, ...]:
-        """What the budget chose since the last call; empty without a budget."""
-        return self._budget.take_choices() if self._budget is not None else ()
 
     def propose(self, rows: Sequence[Request], ready: NDArray[np.bool_]) -> Proposal:
         """Drafts for the requests of a step.

@@ -29,7 +29,6 @@ from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.errors import EngineAborted
 from turntree.spec_tree import DialogueState, ForestConfig
-from turntree.spec_tree.budget.choices import Choice
 
 if TYPE_CHECKING:
     from turntree.spec_tree import SpecForest
@@ -228,10 +227,6 @@ class LocalEngine:
     def stats(self) -> EngineStats:
         """Counters since the start."""
         return self._core.stats.copy()
-
-    def take_choices(self) -> tuple[Choice, ...]:
-        """What the draft budget chose since the last call, by the number of requests of a pass."""
-        return self._call(self._core.take_choices)
 
     def close(self) -> None:
         """Stop the thread; live requests end as aborted. Closing twice is fine."""

@@ -1,17 +1,19 @@
 """``ServedDrafter``: the part of turntree's drafter in vLLM and SGLang that does not depend on how an engine verifies.
 
-It has the store, its exchange with other engines' stores, the counters, and what a request says of its turn.
+It has the store, its exchange with other engines' stores, the live turns, the counters, and what a request says of its
+turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
 from turntree.agents.engines.judged import ended_turn
 from turntree.agents.engines.request_wire import given_of, guess_of, judged_most, turn_state
-from turntree.spec_tree import DialogueState, SpecForest
+from turntree.spec_tree import SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
 from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 
@@ -19,61 +21,49 @@ _ANY = 1 << 31
 """Size of a vocabulary that is not known."""
 
 
-class AskedTurn(NamedTuple):
-    """A turn as its request has it."""
-
-    state: DialogueState
-    """By which its drafts are keyed."""
-    prompt: list[int]
-    """Token ids of the prompt."""
-    given: list[int]
-    """The turn's first tokens, or a guess of the turn to be judged, which stand at the end of the request's prompt."""
-    guess: list[int]
-    """The caller's guess of the whole turn."""
-
-    @classmethod
-    def of(cls, entries: Mapping[str, Any] | None, tokens: Sequence[int], vocabulary: int = _ANY) -> AskedTurn:
-        """Read a request.
-
-        Args:
-            entries: Those of ``request_wire``.
-            tokens: Token ids of its prompt.
-            vocabulary: Tokens that the policy knows, of which its guess is taken.
-        """
-        before = len(tokens) - given_of(entries)
-        prompt, given = list(tokens[:before]), list(tokens[before:])
-        return cls(turn_state(entries, prompt), prompt, given, guess_of(entries, vocabulary))
-
-
 class ServedDrafter:
     """A store of drafts in an engine's process."""
 
-    def __init__(self, forest: SpecForest, *, shared: SharedTurns | None = None) -> None:
-        """Draft from a store."""
+    def __init__(self, forest: SpecForest, longest: int, *, shared: SharedTurns | None = None) -> None:
+        """Draft from a store, at most ``longest`` tokens of one request."""
         self.forest = forest
-        self._shared = shared
         self._session = DraftingSession(forest=forest)
-        self._vocabulary = forest.config.vocabulary or _ANY
+        self._chains = ChainRows(forest, longest, shared=shared)
 
     @property
     def counts(self) -> DraftCounts:
         """Counters so far."""
         return self._session.counts
 
-    def _insert(self, state: DialogueState, turn: Sequence[int]) -> None:
-        """Give the store a turn that ended before it was drafted for."""
-        self.forest.insert(state, turn)
-        self._note(state, turn)
+    def _asked(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], most: int, **limits: Any) -> ChainTurn:
+        """The turn that a request asks for.
 
-    def _note(self, state: DialogueState, turn: Sequence[int]) -> None:
-        """Pass a turn of the store on to other engines' stores."""
-        if self._shared is not None:
-            self._shared.note(state, turn)
+        Args:
+            entries: Those of ``request_wire``.
+            tokens: Token ids of its prompt, at whose end the turn's first ones may be given.
+            most: Most tokens that it samples.
+            limits: Others of ``ChainTurn``.
+        """
+        prompt = list(tokens[: len(tokens) - given_of(entries)])
+        return ChainTurn(
+            state=turn_state(entries, prompt),
+            prompt=prompt,
+            most=given_of(entries) + most,
+            guess=guess_of(entries, self.forest.config.vocabulary or _ANY),
+            **limits,
+        )
+
+    def _insert(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], turn: Sequence[int]) -> None:
+        """Give the store, and other engines' stores, the turn of a request that ended before it was drafted for."""
+        state = turn_state(entries, tokens[: len(tokens) - given_of(entries)])
+        self.forest.insert(state, turn)
+        if self._chains.shared is not None:
+            self._chains.shared.note(state, turn)
 
     def _swap(self) -> None:
         """Exchange turns with other engines' stores; no step waits for it."""
-        if self._shared is not None:
-            self._shared.swap_aside()
+        if self._chains.shared is not None:
+            self._chains.shared.swap_aside()
 
 
 def judged_turn(

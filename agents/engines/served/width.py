@@ -37,14 +37,13 @@ _PROBE_SHARE = 0.01
 class WidthChooser:
     """Chooses among a few widths."""
 
-    def __init__(self, widths: tuple[int, ...], *, cost: StepCost | None = None) -> None:
+    def __init__(self, widths: tuple[int, ...]) -> None:
         """Start with the store's estimates and the prior cost of steps.
 
         Args:
             widths: Ascending; the first is that of a step without drafts.
-            cost: Cost of steps, as far as it was measured already.
         """
-        self.cost = cost or StepCost()
+        self.cost = StepCost()
         self._widths = np.array(widths)
         self._drafted = np.zeros(_CLASSES)
         self._accepted = np.zeros(_CLASSES)
@@ -55,7 +54,7 @@ class WidthChooser:
         """The width of the next step.
 
         Args:
-            draft: The store's trees, one per row.
+            draft: The store's trees, one per row, the likeliest node of each first.
         """
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0 or not self._account.open:
@@ -78,9 +77,7 @@ class WidthChooser:
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
         rows = draft.rows
         counts = np.diff(draft.offsets)
-        row = np.repeat(np.arange(rows), counts)
-        place = np.empty(len(row), np.int64)
-        place[np.lexsort((-draft.probabilities, row))] = np.arange(len(row)) - draft.offsets[row]
+        place = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
         worth = self._share()[_classes(draft.probabilities)]
         by_place = np.bincount(place, weights=worth, minlength=int(widths[-1]))
         promised = np.concatenate([[0.0], np.cumsum(by_place)])[widths - 1]

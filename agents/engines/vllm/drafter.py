@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting import chain_rows
-from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn, StepResult
-from turntree.agents.engines.request_wire import is_judged
+from turntree.agents.engines.drafting.chain_rows import ChainTurn, StepResult
+from turntree.agents.engines.request_wire import given_of, is_judged
 from turntree.agents.engines.served.chain_budget import ChainBudget
-from turntree.agents.engines.served.drafter import AskedTurn, ServedDrafter, judged_turn, shared_turns
+from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn, shared_turns
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import SpecForest
@@ -68,14 +68,13 @@ class ForestDrafter(ServedDrafter):
         config = settings.forest
         if not config.end_tokens:
             config = dataclasses.replace(config, end_tokens=compat.end_tokens(vllm_config.model_config))
-        super().__init__(SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config))))
+        self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
+        super().__init__(SpecForest(config.of_policy(*compat.known_tokens(vllm_config.model_config))), self._deepest)
         self.settings = settings
         self._longest: int = vllm_config.model_config.max_model_len
-        self._deepest: int = vllm_config.speculative_config.num_speculative_tokens
         self._most: int = vllm_config.scheduler_config.max_num_batched_tokens
         self._chain_budget: ChainBudget
         """Made for the runner's device, in ``bind``."""
-        self._chains = ChainRows(self.forest, self._deepest)
         self._rows: dict[str, _Served] = {}
         self._requests: list[Any] = []
         """Requests of the last step's batch, as vLLM's objects."""
@@ -116,7 +115,7 @@ class ForestDrafter(ServedDrafter):
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
-        self._shared = self._chains.shared = shared_turns(self.forest)
+        self._chains.shared = shared_turns(self.forest)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -279,19 +278,17 @@ class ForestDrafter(ServedDrafter):
         entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
         turn = judged_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
         if turn:
-            self._insert(AskedTurn.of(entries, tokens).state, turn)
+            self._insert(entries, tokens, turn)
 
     def _turn(self, request: Any) -> ChainTurn:
-        parameters = request.sampling_params
-        asked = AskedTurn.of(parameters.extra_args, request.prompt_token_ids, self._vocabulary)
-        room, given = self._longest - len(asked.prompt), len(asked.given)
-        return ChainTurn(
-            state=asked.state,
-            prompt=asked.prompt,
-            stops=compat.stop_tokens(parameters),
+        parameters, tokens = request.sampling_params, request.prompt_token_ids
+        given, room = given_of(parameters.extra_args), self._longest - len(tokens)
+        return self._asked(
+            parameters.extra_args,
+            tokens,
+            room if parameters.max_tokens is None else min(room, parameters.max_tokens),
             least=given + (parameters.min_tokens or 0),
-            most=room if parameters.max_tokens is None else min(room, given + parameters.max_tokens),
-            guess=asked.guess,
+            stops=compat.stop_tokens(parameters),
         )
 
     def _sweep(self, requests: Mapping[str, Any]) -> None:

@@ -9,13 +9,14 @@ Steps that read prompts run in pieces, as without a drafter.
 Changed on the model runner, of 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode`` (adds
 the second family), ``_determine_batch_execution_and_padding`` and ``_dummy_run`` (which family a step has),
 ``_build_attention_metadata`` (queries a request while graphs of the second family are captured), and its dispatcher's
-``dispatch``. The second family needs FlashAttention, whose kernels take requests of unequal lengths.
+``dispatch``. The second family needs attention whose kernels take requests of unequal lengths from a graph:
+FlashAttention, and all that vLLM has for any batch in ``FULL`` (Triton's, and so float32), but not FlashInfer.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -61,6 +62,7 @@ class DraftGraphs:
         self._longest = longest
         self._dispatcher = runner.cudagraph_dispatcher
         self._full: Any = importlib.import_module("vllm.config").CUDAGraphMode.FULL
+        self._vllm_config = runner.vllm_config
         self._has_both = False
         """Whether there is the second family."""
         self._captured: Any = None
@@ -83,20 +85,29 @@ class DraftGraphs:
         runner._build_attention_metadata = self.build_attention_metadata
         self._dispatcher.dispatch = self.dispatch
 
-    def choose(self, attention_backends: Iterable[Any], *args: Any, **kwargs: Any) -> None:
+    def choose(
+        self, attention_backends: Sequence[Any], kv_cache_groups: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> None:
         """As vLLM's, with the second family where the attention allows it."""
-        self._upstream["_check_and_update_cudagraph_mode"](attention_backends, *args, **kwargs)
+        self._upstream["_check_and_update_cudagraph_mode"](attention_backends, kv_cache_groups, *args, **kwargs)
         config, keys = self._dispatcher.compilation_config, self._dispatcher.cudagraph_keys
         mode = self._dispatcher.cudagraph_mode
-        names = {backend.get_name() for backends in attention_backends for backend in backends}
-        if not mode.separate_routine() or mode.decode_mode() != self._full or names != {"FLASH_ATTN"}:
+        if not mode.separate_routine() or mode.decode_mode() != self._full:
             return
+        for backends, group in zip(attention_backends, kv_cache_groups, strict=True):
+            if not all(self._takes_unequal(backend, group.kv_cache_spec) for backend in backends):
+                return
         self._has_both = True
         for pieces in (keys[kind] for kind in keys if kind != self._full):
             pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
         for size, adapters in product(config.cudagraph_capture_sizes, self._dispatcher._get_lora_cases()):
             key = self._dispatcher._create_padded_batch_descriptor(size, False, adapters > 0, adapters)
             self._dispatcher.add_cudagraph_key(self._full, key)
+
+    def _takes_unequal(self, backend: Any, spec: Any) -> bool:
+        """Whether graphs of an attention hold for requests of unequal lengths."""
+        support = backend.get_builder_cls().get_cudagraph_support(self._vllm_config, spec)
+        return bool(backend.get_name() == "FLASH_ATTN" or support.name == "ALWAYS")
 
     def determine(self, *args: Any, max_num_scheduled_tokens: int, **kwargs: Any) -> Any:
         """As vLLM's; a request with more tokens than a draft and one reads its prompt."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from turntree.agents.gateway.http.errors import ApiError, ClientGone
 from turntree.agents.gateway.http.settings import GatewaySettings, is_own
@@ -73,20 +73,16 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise too_large
-    parts, size = [], 0
+    body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            while True:
-                event = await request.receive()
-                if event["type"] == "http.disconnect":
-                    raise ClientGone("the client went away while it sent its request")
-                part = event.get("body", b"")
-                size += len(part)
-                if size > most:
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
                     raise too_large
-                parts.append(part)
-                if not event.get("more_body"):
-                    return b"".join(parts)
+            return bytes(body)
+    except ClientDisconnect:
+        raise ClientGone("the client went away while it sent its request") from None
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive in {seconds:g} s; send it again", code="timeout") from None
 

@@ -158,23 +158,7 @@ async def run(
         Whether it ended by SIGINT.
     """
     raise_file_limit()
-    held = {"seconds": settings.read_seconds, "strangers": Strangers(asyncio.get_running_loop())}
-    server = _Server(
-        uvicorn.Config(
-            app,
-            backlog=BACKLOG,
-            http=type("Patient", (_Patient,), held),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=max(1, round(settings.read_seconds)),
-            h11_max_incomplete_event_size=_MAX_HEAD,
-            timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
-        )
-    )
+    server = _Server(_config(app, settings))
     server.hears_signals = signals
     serving = asyncio.ensure_future(server.serve(sockets=[at]))
     try:
@@ -192,3 +176,21 @@ async def run(
         if given_up := {*server.server_state.tasks}:  # cancelled by now: their places are free before the engine closes
             await asyncio.wait(given_up, timeout=settings.grace_seconds)
     return server.interrupted
+
+
+def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+    held = {"seconds": settings.read_seconds, "strangers": Strangers(asyncio.get_running_loop())}
+    return uvicorn.Config(
+        app,
+        backlog=BACKLOG,
+        http=type("Patient", (_Patient,), held),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=max(1, round(settings.read_seconds)),
+        h11_max_incomplete_event_size=_MAX_HEAD,
+        timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
+    )

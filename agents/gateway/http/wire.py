@@ -29,14 +29,14 @@ Body = TypeVar("Body", bound=BaseModel)
 MANY = 4096
 
 
-def read(model: type[Body], body: bytes) -> Body:
-    """The checked body.
+def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
+    """The checked body, of JSON or of values.
 
     Raises:
         ApiError: 400, naming the field.
     """
     try:
-        return model.model_validate_json(body)
+        return model.model_validate(body) if isinstance(body, dict) else model.model_validate_json(body)
     except ValidationError as error:
         raise refused_field(error.errors(include_url=False, include_context=False), model.model_fields) from None
     except RecursionError:

@@ -8,19 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.ranges import MOST, Temperature, Tokens, TopP, whole
-from turntree.agents.gateway.http.wire import (
-    MANY,
-    Call,
-    ChatRequest,
-    Content,
-    Described,
-    Fields,
-    Function,
-    Loose,
-    Stops,
-    WireMessage,
-    WireTool,
-)
+from turntree.agents.gateway.http.wire import MANY, ChatRequest, Content, Fields, Loose, Stops, read
 
 
 class TextBlock(Loose):
@@ -67,22 +55,22 @@ class Message(Loose):
             raise ValueError(f"a message with the role {self.role!r} has text and {here} blocks, got {other}")
         return self
 
-    def wire(self) -> list[WireMessage]:
+    def in_chat(self) -> list[dict[str, Any]]:
         """The messages of a chat that say the same: results of tools are messages of their own."""
         texts = [block.text for block in self.content if isinstance(block, TextBlock)]
         if self.role == "assistant":
             uses = [block for block in self.content if isinstance(block, ToolUse)]
-            calls = [Call(id=use.id, function=Function(name=use.name, arguments=use.input)) for use in uses]
-            return [WireMessage(role="assistant", content="".join(texts), tool_calls=calls or None)]
-        found: list[WireMessage] = []
+            calls = [{"id": use.id, "function": {"name": use.name, "arguments": use.input}} for use in uses]
+            return [{"role": "assistant", "content": "".join(texts), "tool_calls": calls or None}]
+        found: list[dict[str, Any]] = []
         for block in self.content:
             if isinstance(block, ToolResult):
-                found.append(WireMessage(role="tool", content=block.content, tool_call_id=block.tool_use_id))
-            elif isinstance(block, TextBlock) and found and found[-1].role == self.role:
-                found[-1].content += block.text
+                found.append({"role": "tool", "content": block.content, "tool_call_id": block.tool_use_id})
+            elif isinstance(block, TextBlock) and found and found[-1]["role"] == self.role:
+                found[-1]["content"] += block.text
             elif isinstance(block, TextBlock):
-                found.append(WireMessage(role=self.role, content=block.text))
-        return found or [WireMessage(role=self.role)]
+                found.append({"role": self.role, "content": block.text})
+        return found or [{"role": self.role}]
 
 
 class Tool(Loose):
@@ -122,28 +110,25 @@ class CountRequest(Fields):
         """The chat that is asked for, with further ``fields``.
 
         Raises:
-            ApiError: 400 if the last message is the policy's: a turn cannot be begun for it.
+            ApiError: 400 if the last message is the policy's, for which no turn can be begun, or the chat has too much.
         """
         if self.messages[-1].role == "assistant":
             problem = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
             raise ApiError(400, problem, param="messages", code="invalid_value")
-        system = [WireMessage(role="system", content=self.system)] if self.system else []
+        system = [{"role": "system", "content": self.system}] if self.system else []
         tools = [
-            WireTool(
-                type="function",
-                function=Described(name=tool.name, description=tool.description, parameters=tool.input_schema),
-            )
+            {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
             for tool in self.tools or ()
         ]
         choice = self.tool_choice
-        return ChatRequest(
-            model=self.model,
-            messages=[*system, *(one for message in self.messages for one in message.wire())],
-            tools=tools or None,
-            tool_choice=choice.type if choice else None,
-            parallel_tool_calls=False if choice and choice.disable_parallel_tool_use else None,
-            **fields,
-        )
+        chat = {
+            "model": self.model,
+            "messages": [*system, *(one for message in self.messages for one in message.in_chat())],
+            "tools": [{"type": "function", "function": tool} for tool in tools] or None,
+            "tool_choice": choice.type if choice else None,
+            "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,
+        }
+        return read(ChatRequest, chat | fields)
 
 
 class MessagesRequest(CountRequest):

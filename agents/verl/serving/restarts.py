@@ -120,8 +120,7 @@ class ServerLife:
 class RestartedServer:
     """Mix-in before a weight sender, such as verl's ``ServerAdapter``: Ray may have restarted the server.
 
-    Not covered: a server of vLLM or SGLang that dies while weights are on their way. verl's sender of vLLM then waits
-    without an end, and that of SGLang ends the run.
+    Not covered: a server of SGLang that dies while weights are on their way; verl's sender then ends the run.
     """
 
     replica_rank: int

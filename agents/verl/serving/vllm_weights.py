@@ -14,15 +14,41 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import zmq
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from turntree.agents.engines.vllm.worker import WorkerExtension
+from turntree.agents.errors import EngineLost
 from turntree.agents.verl.serving.restarts import RestartedServer
 
+SECONDS = 300
+"""Time for a server to take a bucket of weights, half of what verl's trainers wait for each other."""
 
-class VllmWeightSender(RestartedServer, ServerAdapter):  # type: ignore[misc]
+
+class BoundedSender(ServerAdapter):  # type: ignore[misc]
+    """verl's weight sender, which waits for a dead server without an end (verl 0.9.1, ``BucketedWeightSender``)."""
+
+    async def update_weights(self, *args: Any, **kwargs: Any) -> None:
+        """As verl's.
+
+        Raises:
+            EngineLost: If the server takes no weights for ``SECONDS``.
+        """
+        context: Any = zmq.Context.instance()  # verl's sockets are made from it, and have its bounds
+        try:
+            for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
+                context.setsockopt(bound, int(1000 * SECONDS))
+            await super().update_weights(*args, **kwargs)
+        except zmq.Again as error:
+            raise EngineLost(f"it has not taken a bucket of weights for {SECONDS} s") from error
+        finally:
+            for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
+                context.setsockopt(bound, -1)
+
+
+class VllmWeightSender(RestartedServer, BoundedSender):  # type: ignore[misc]
     """verl's ``BaseRollout`` for vLLM; arguments are verl's."""
 
     async def server(self) -> Any:

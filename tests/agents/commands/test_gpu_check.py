@@ -9,7 +9,7 @@ from tables import table
 from turntree.agents.cli import main
 from turntree.agents.commands import gpu_check
 from turntree.agents.commands.gpu_check import examine_gpus, examine_training, pins_of
-from turntree.agents.commands.installation import Finding, Health
+from turntree.agents.commands.installation import Finding, Health, examine
 from turntree.agents.verl.config.compose import compose
 
 pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
@@ -40,6 +40,10 @@ def found(engine: str | None = "vllm") -> dict[str, Finding]:
     return {finding.part: finding for finding in examine_gpus(engine)}
 
 
+def device() -> Finding:
+    return next(finding for finding in examine() if finding.part.startswith("device cuda"))
+
+
 def of_training(*options: str) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
 
@@ -49,7 +53,7 @@ def test_the_pins_are_read_from_the_installed_verl_and_a_machine_with_all_is_wel
     assert pins_of("sglang")["sglang"] == "0.5.12"
     assert "vllm" not in pins_of("sglang")
     assert {finding.health for finding in examine_gpus("vllm")} == {Health.OK}
-    assert {finding.part for finding in examine_gpus("turntree")} == {"CUDA", *(f"pin {name}" for name in NEEDED)}
+    assert {finding.part for finding in examine_gpus("turntree")} == {f"pin {name}" for name in NEEDED}
 
 
 NEEDED = ("torch", "transformers", "flash-attn")
@@ -71,9 +75,9 @@ def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_
     assert found()["pin flash-attn"].health is Health.BROKEN
     assert found()["pin flash-attn"].fix.endswith("use_remove_padding=false and sdpa")
     give_gpus(monkeypatch, 0)
-    assert "built for CUDA 13.0 and finds no GPU" in found()["CUDA"].what
+    assert "built for CUDA 13.0 and finds no GPU" in device().what
     monkeypatch.setattr("torch.version.cuda", None)
-    assert "build without CUDA" in found()["CUDA"].what
+    assert "build without CUDA" in device().what
 
 
 def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(installed, monkeypatch):
@@ -123,3 +127,11 @@ def test_options_without_a_configuration_are_refused(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit):
         main(["doctor", "size=7b"])
     assert "name the first with --config" in capsys.readouterr().err
+
+
+def test_without_a_gpu_what_gpus_need_is_not_there(installed, monkeypatch, capsys) -> None:
+    for count, status in ((8, 0), (0, 1)):
+        give_gpus(monkeypatch, count)
+        with pytest.raises(SystemExit) as stopped:
+            main(["doctor", "--json", "--gpu"])
+        assert stopped.value.code == status, capsys.readouterr().out

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from turntree.agents.demo.demonstrations import Kind, Mixture, demonstrations, operations
+from turntree.agents.demo.demonstrations import SHARES, Kind, demonstrations, operations
 from turntree.agents.demo.tokenizer import END
 from turntree.agents.episodes.episode import StopReason
 from turntree.agents.episodes.token_view import TokenView
@@ -20,14 +20,9 @@ def test_the_right_ones_score_one_and_all_others_nothing(played):
         assert all(message.content.lstrip("-").isdigit() for t in episode.turns[:-1] for message in t.observation)
 
 
-def test_the_kinds_have_their_shares_in_the_mixture(played, tokenizer):
+def test_the_kinds_have_their_shares(played):
     shares = {kind: number / len(played) for kind, number in Counter(d.kind for d in played).items()}
-    for kind in Kind:
-        assert shares[kind] == pytest.approx(getattr(Mixture(), kind), abs=0.08)
-    clean = demonstrations(tokenizer, count=20, mixture=Mixture(right=1, left_to_right=0, early=0))
-    assert {d.kind for d in clean} == {Kind.RIGHT}
-    with pytest.raises(ValueError, match="add up to 1"):
-        Mixture(right=0.5)
+    assert shares == pytest.approx(SHARES, abs=0.08)
 
 
 def test_early_ones_call_less_often_than_there_are_operations(played):

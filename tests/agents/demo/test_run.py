@@ -49,11 +49,10 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return seen
 
 
-def test_a_run_ends_in_a_comparison_a_report_and_a_table(asked, model, tmp_path, capsys):
+def test_a_run_ends_in_a_comparison_a_table_and_its_page(asked, model, tmp_path, capsys):
     out = tmp_path / "out, of 'order'"
     assert run.main(model=str(model), steps=3, out=out, seed=7, every=2) == 0
-    assert (out / "comparison.json").is_file()
-    assert "Made with" in (out / "report.html").read_text()
+    assert "forward passes of a step that was played again" in (out / "view.html").read_text()
     printed = capsys.readouterr().out
     assert "success rate" in printed
     assert "12 of 12" in printed
@@ -105,7 +104,7 @@ def test_without_a_model_the_tiny_one_is_warm_started_in_the_environment_that_it
 def test_a_training_that_fails_is_not_reported_as_a_success(asked, model, tmp_path):
     asked["status"] = 1
     assert run.main(model=str(model), out=tmp_path / "run") == 1
-    assert not (tmp_path / "run" / "report.html").exists()
+    assert not (tmp_path / "run" / "view.html").exists()
 
 
 def test_with_the_demos_own_policy_a_difference_is_a_failure(asked, tmp_path, capsys):

@@ -92,7 +92,7 @@ async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -
     nothing = Evaluation.of([])
     assert math.isnan(nothing.accuracy)
     assert math.isnan(nothing.tokens_per_step)
-    assert nothing.interval == (0.0, 1.0)
+    assert nothing.interval[1:3] == (0.0, 1.0)
 
 
 async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
@@ -132,7 +132,8 @@ def test_the_interval_is_wilsons(successes: int, low: float, high: float) -> Non
     from scipy.stats import binomtest
 
     expected = binomtest(successes, 20).proportion_ci(method="wilson")
-    interval = wilson_interval(successes, 20)
+    rate, *interval, tasks = wilson_interval(successes, 20)
+    assert (rate, tasks) == (successes / 20, 20)
     assert interval == pytest.approx((expected.low, expected.high), abs=1e-6)
     assert interval == pytest.approx((low, high), abs=1e-4)
 

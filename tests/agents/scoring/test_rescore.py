@@ -64,6 +64,7 @@ def test_what_was_recorded_is_not_touched(run: Path, tmp_path: Path) -> None:
         rescore(run, run / "episodes" / "step_000001.jsonl", ANSWER)
     assert held() == before
     rescore(run, run / "rescored.jsonl", ANSWER)
+    rescore(run / "episodes" / "step_000001.jsonl", run / "episodes" / "step_000001.rescored.jsonl", ANSWER)
     again = rescore(run, run / "again.jsonl", ANSWER)
     assert list(again) == ["step_000001", "step_000002"], "what was scored before is no part of the run"
 

@@ -220,7 +220,8 @@ def external(
 ) -> tuple[Training, list[dict[str, float]]]:
     """A training by one of verl's own servers, and its metrics by step."""
     run = train_engine(
-        *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=48"),
+        *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=160"),
+        "data.max_response_length=512",
         # A step's own episodes were begun two steps before: what ended of later ones is judged once, in its own step.
         *(f"trainer.v1.{mode}.num_warmup_batches=2" for mode in ("colocate_async", "separate_async")),
         *("actor_rollout_ref.rollout.max_num_seqs=2", "actor_rollout_ref.actor.optim.lr=0.00003"),
@@ -251,6 +252,7 @@ def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
     judged = [row for row in rows if row["async/judged_turns"]]
     assert len(judged) == STEPS - 1 if mode == "colocate_async" else judged
     assert all(0 < row["async/kept_share"] <= 1 for row in judged)
+    assert sum(row["async/interruptions"] for row in rows) > 0, "turns are judged that had not ended, too"
 
 
 @pytest.mark.release

@@ -7,10 +7,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import recorded_run
 from viewed_run import HOSTILE, write_run
 
-from turntree.agents.demo.report import write_report
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
 from turntree.agents.viewer.live import LivePage, live_server
@@ -146,21 +144,6 @@ def test_on_a_phone_the_episode_has_the_screen_and_the_list_is_a_drawer(browser:
     phone.wait_for_selector("#dialogue")
     assert not phone.locator("#list").is_visible()
     phone.close()
-
-
-@pytest.mark.parametrize("width", [390, 1200])
-def test_the_report_has_room_on_a_phone(browser: Any, tmp_path: Path, width: int) -> None:
-    with ThreadPoolExecutor(1) as elsewhere:
-        elsewhere.submit(recorded_run.write_run, tmp_path).result()
-    recorded_run.a_comparison().save(tmp_path / "comparison.json")
-    page = browser.new_page(viewport={"width": width, "height": 844})
-    page.goto(write_report(tmp_path).as_uri())
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    open_tables = "[...document.querySelectorAll('section > .wide')]"
-    assert page.evaluate(f"{open_tables}.length > 0 && {open_tables}.every(e => e.scrollWidth <= e.clientWidth)")
-    lefts = [chart.bounding_box()["x"] for chart in page.locator(".charts > *").all()]
-    assert (lefts[0] == lefts[1]) is (width == 390), "one above the other, or side by side"
-    page.close()
 
 
 def test_a_click_shows_the_dialogue_its_rewards_and_its_accepted_tokens(page: Any) -> None:

@@ -20,6 +20,17 @@ def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_cu
     assert len(state_turns(source.records(), task="adder/4", turn=1).turns) == 20
 
 
+def test_steps_that_were_played_again_are_drawn_without_drafts_and_with_them(run: Path) -> None:
+    lines = [f'{{"step": {n}, "plain": {{"seconds": 2}}, "speculative": {{"seconds": 1}}}}\n' for n in (1, 3)]
+    (run / "comparison.jsonl").write_text("".join(lines))
+    chart = curves(Source.open(run))[-1]
+    assert chart.title.startswith("engine seconds of a step that was played again")
+    for line in ("without drafts, training step 3: 2", "with drafts, training step 3: 1"):
+        assert f">{line}<" in chart.svg
+    (run / "comparison.jsonl").write_text(lines[0])
+    assert len(curves(Source.open(run))) == 3, "one step is no curve"
+
+
 def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> None:
     source = Source.open(run / "episodes" / "step_000002.jsonl")
     assert sum(1 for _ in source.records()) == 10

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from turntree.spec_tree.rules.top_law import OTHER, align, kept_mass, known_probability
-from turntree.spec_tree.rules.verify import ratio_accept, residual
+from turntree.spec_tree.rules.top_law import OTHER, align, known_probability
+from turntree.spec_tree.rules.verify import residual
 
 RNG = np.random.default_rng(0)
 
@@ -35,16 +35,6 @@ def test_adding_the_drawn_tokens_own_probability_would_be_wrong() -> None:
         assert np.abs(emitted(p, q, part, part) - p).sum() / 2 < 1e-12, "by the top 1 for both it is exact"
         distances.append(np.abs(emitted(p, q, q, part) - p).sum() / 2)
     assert np.mean(distances) > 0.02
-
-
-def test_the_kept_mass_is_the_chance_of_acceptance() -> None:
-    p, q = laws(6)
-    for k in range(7):
-        known = np.argsort(-q)[:k]
-        grid = (np.arange(20_000) + 0.5) / 20_000
-        chance = sum(q[x] * ratio_accept(p[x], q[x], grid).mean() for x in known)
-        assert kept_mass(p, q, k) == pytest.approx(chance, abs=2e-4)
-    assert kept_mass(p, q, 6) == pytest.approx(np.minimum(p, q).sum())
 
 
 def test_laws_that_are_known_whole_are_aligned_without_a_guess() -> None:

@@ -1,7 +1,7 @@
 """Drafts for the requests of a pass, and the updates of the store after it.
 
 ``TreeDrafter`` stands between SGLang's requests and the store, and uses of
-SGLang only the attributes in ``live_turn``. Invariant: the store is told each
+SGLang only the attributes in ``served_request``. Invariant: the store is told each
 token that the policy sampled once, in the order of the batch, and nothing else.
 Of several ranks the first one alone has it (``ranked``).
 """
@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
+from operator import is_
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.agents.engines.drafting.trees import matched, with_guesses
+from turntree.agents.engines.drafting.chain_rows import ChainTurn
+from turntree.agents.engines.drafting.trees import with_guesses
 from turntree.agents.engines.request_wire import is_judged
 from turntree.agents.engines.served.drafter import ServedDrafter
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.given_turns import GivenTurns, judged_tokens
-from turntree.agents.engines.sglang.worker.live_turn import LiveTurn, Served
-from turntree.agents.engines.sglang.worker.rows import TreeRows, best_nodes, tree_rows
+from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
+from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, keeps
 from turntree.spec_tree import DraftBatch, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
+
+_UNBOUNDED = 1 << 20
+"""Tokens of a turn whose request does not bound them; the context does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +44,31 @@ class StepCounts:
     """Of these, nodes that the policy sampled."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Step:
+class _Turn(NamedTuple):
+    """A request that samples a turn."""
+
+    request: Served
+    slot: int
+    """Of its turn."""
+    given: list[int]
+    """First tokens of the turn, which the request has not sampled."""
+
+    def sampled(self, begin: int) -> Sequence[int]:
+        """Tokens of the turn from ``begin`` on."""
+        given = len(self.given)
+        if begin < given:
+            return [*self.given[begin:], *self.request.output_ids]
+        return self.request.output_ids[begin - given :]
+
+
+class _Step(NamedTuple):
     """A pass between its drafts and its result."""
 
-    turns: list[LiveTurn]
     draft: DraftBatch
-    width: int
-    own: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    rows: TreeRows
+    own: Flags
     """Nodes that the store offered, the caller's guesses left out, shape (nodes,)."""
-    began: float = 0.0
+    began: float
 
 
 class TreeDrafter(ServedDrafter):
@@ -63,13 +85,18 @@ class TreeDrafter(ServedDrafter):
         device: str = "cpu",
     ) -> None:
         """Start with a store."""
-        super().__init__(forest, shared=shared)
+        super().__init__(forest, widest, shared=shared)
         self.widths = settings.widths_within(widest)
         self._settings = settings
         self._clock = clock
         self._device = device
         self.chooser = WidthChooser(self.widths)
-        self._live: dict[str, LiveTurn] = {}
+        self._turns: dict[str, _Turn] = {}
+        """By the id of the request."""
+        self._batch: list[_Turn] = []
+        """Those of the last pass."""
+        self._slots = np.zeros(0, np.int32)
+        """Theirs."""
         self._given = GivenTurns()
         self._step: _Step | None = None
 
@@ -77,7 +104,7 @@ class TreeDrafter(ServedDrafter):
         """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
         with self._session.timed():
             self._learn()
-            self._given.record_given([request for request in requests if request.rid not in self._live])
+            self._given.record_given([request for request in requests if request.rid not in self._turns])
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
         """Draft trees for all requests of a pass.
@@ -86,22 +113,20 @@ class TreeDrafter(ServedDrafter):
             requests: Each has sampled one token at least.
         """
         with self._session.timed() as began:
-            self._session.mark_step(began, went_on=any(request.rid in self._live for request in requests))
+            self._session.mark_step(began, went_on=any(request.rid in self._turns for request in requests))
             self._learn()
-            self._sweep(requests)
-            turns = self._turns(requests)
-            self._commit(turns)
-            offered = self._session.draft(
-                turns,
-                max_nodes=self._widest(len(turns)) - 1,
-                room=[min(self._settings.max_depth, turn.room) for turn in turns],
+            self._follow(requests)
+            most, room = self._widest(len(requests)) - 1, self._chains.room(self._slots)
+            offered = self._chains.trees(
+                self._slots,
+                np.minimum(room, self._settings.max_depth),
+                max_nodes=most,
                 min_probability=self._settings.min_probability,
             )
-            step = self._chosen(turns, offered)
-            self._step = step
-            last = np.array([turn.request.output_ids[-1] for turn in turns], np.int64)
-            rows = tree_rows(step.draft, last, step.width)
-        step.began = self._clock()
+            width, draft, own = self._chosen(offered, self._chains.guesses(self._slots, np.minimum(room, most)))
+            last = np.array([request.output_ids[-1] for request in requests], np.int64)
+            rows = tree_rows(draft, last, width)
+        self._step = _Step(draft, rows, own, self._clock())
         return rows
 
     def drafted(self) -> list[int]:
@@ -115,44 +140,39 @@ class TreeDrafter(ServedDrafter):
             raise RuntimeError("settle() follows propose(), once")
         seconds = self._clock() - step.began
         with self._session.timed():
-            accepted = matched(step.draft, [turn.news for turn in step.turns])
-            self._commit(step.turns)
-            self._end([turn for turn in step.turns if turn.request.finished_reason is not None])
-            rows, width = len(step.turns), step.width
-            own = step.own
+            drafted, width = np.diff(step.draft.offsets), step.rows.width
+            accepted = step.rows.sampled(self._read(width)) & (np.arange(width) <= drafted[:, None])
+            accepted[:, 0] = False
+            by_node = accepted[:, 1:][np.arange(1, width) <= drafted[:, None]]
+            self._end([turn for turn in self._batch if turn.request.finished_reason is not None])
             self.chooser.observe(
-                rows=rows,
+                rows=len(drafted),
                 width=width,
-                estimates=step.draft.probabilities[own].astype(np.float64),
-                accepted=accepted[own],
+                estimates=step.draft.probabilities[step.own].astype(np.float64),
+                accepted=by_node[step.own],
                 seconds=seconds,
             )
-            by_row = np.add.reduceat(np.append(accepted, False).astype(np.int64), step.draft.offsets[:-1])
-            counts = np.diff(step.draft.offsets)
-            by_row[counts == 0] = 0
-            self._count(step, int(by_row.sum()))
-        return StepCounts(drafted=counts.tolist(), accepted=by_row.tolist())
+            self._count(len(drafted), width, int(drafted.sum()), int(by_node.sum()))
+        return StepCounts(drafted=drafted.tolist(), accepted=accepted.sum(1).tolist())
 
     def idle(self) -> None:
         """Without live requests: end turns that were aborted unseen, and exchange turns with the other engines."""
         self._learn()
-        self._end(list(self._live.values()))
+        self._end(list(self._turns.values()))
         self._swap()
 
-    def _chosen(self, turns: list[LiveTurn], offered: DraftBatch) -> _Step:
-        """The nodes to verify: the store's offers after the callers' guesses."""
-        most = self._widest(len(turns)) - 1
-        guesses = [turn.guessed(min(most, turn.room)) for turn in turns]
+    def _chosen(self, offered: DraftBatch, guesses: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
+        """The width of the pass; the nodes to verify, the store's offers after callers' guesses; which are offers."""
         width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
-        longest = max((len(guess) for guess in guesses), default=0)
-        if longest:
+        if guesses:
+            longest = max(map(len, guesses))
             width = max(width, self.widths[int(np.searchsorted(self.widths, longest + 1))])
             draft = best_nodes(with_guesses(draft, guesses), width - 1)
         own = np.ones(len(draft.tokens), bool)
         for begin, guess in zip(draft.offsets, guesses, strict=False):
             own[begin : begin + len(guess)] = False
-        return _Step(turns=turns, draft=draft, width=width, own=own)
+        return width, draft, own
 
     def _widest(self, rows: int) -> int:
         return self._settings.most_width(rows, self.widths, self._device)
@@ -161,45 +181,59 @@ class TreeDrafter(ServedDrafter):
         most = int(np.diff(draft.offsets).max(initial=0))
         return self.widths[0] if most == 0 else self.widths[int(np.searchsorted(self.widths, most + 1))]
 
-    def _turns(self, requests: Sequence[Served]) -> list[LiveTurn]:
-        new = [LiveTurn.of(request, self._vocabulary) for request in requests if request.rid not in self._live]
-        self._session.begin(new, [turn.state for turn in new], [turn.prompt for turn in new])
-        self._live |= {turn.request.rid: turn for turn in new}
-        for request in requests:
+    def _follow(self, requests: Sequence[Served]) -> None:
+        """Find the turns of a batch's requests, if these are others than in the last pass."""
+        if len(requests) == len(self._batch) and all(map(is_, requests, (turn.request for turn in self._batch))):
+            return
+        if len(self._turns) > len(requests):  # some finished while they were not in the batch; a retracted one returns
+            self._end([turn for turn in self._turns.values() if turn.request.finished_reason is not None])
+        new = [request for request in requests if request.rid not in self._turns]
+        slots = self._chains.begin([self._asked_turn(request) for request in new])
+        for request, slot in zip(new, slots, strict=True):
             self._given.decodes(request)
-        return [self._live[request.rid] for request in requests]
+            self._turns[request.rid] = _Turn(request, slot, given_tokens(request))
+        self._batch = [self._turns[request.rid] for request in requests]
+        self._slots = np.array([turn.slot for turn in self._batch], np.int32)
+        self._read()
+
+    def _asked_turn(self, request: Served) -> ChainTurn:
+        parameters = request.sampling_params
+        most = _UNBOUNDED if parameters.max_new_tokens is None else parameters.max_new_tokens
+        return self._asked(parameters.custom_params, request.origin_input_ids, most)
+
+    def _read(self, width: int = 1) -> NDArray[np.int32]:
+        """Take what the batch's requests have sampled, -1 after the last, shape (rows, width or more)."""
+        lengths = self._chains.lengths(self._slots)
+        new = [turn.sampled(length) for turn, length in zip(self._batch, lengths, strict=True)]
+        counts = np.fromiter(map(len, new), np.int64, len(new))
+        tokens = np.full((len(new), max(width, int(counts.max(initial=0)))), -1, np.int32)
+        tokens[np.arange(tokens.shape[1]) < counts[:, None]] = np.fromiter(chain.from_iterable(new), np.int32)
+        self.counts.tokens += self._chains.read(self._slots, tokens).tokens
+        self._chains.commit()
+        return tokens
 
     def _learn(self) -> None:
         """Tell the store of turns that ended in a pass over prompts, each at once."""
         for request in self._given.ended():
-            turn = LiveTurn.of(request)
-            sampled = judged_tokens(request) if is_judged(request.sampling_params.custom_params) else turn.sampled
-            if turn.keeps and sampled:
-                self.counts.tokens += len(sampled)
-                self._insert(turn.state, sampled)
+            entries, tokens = request.sampling_params.custom_params, request.origin_input_ids
+            turn = judged_tokens(request) if is_judged(entries) else [*given_tokens(request), *request.output_ids]
+            if turn and keeps(request):
+                self.counts.tokens += len(turn)
+                self._insert(entries, tokens, turn)
 
-    def _commit(self, turns: Sequence[LiveTurn]) -> None:
-        behind = [turn for turn in turns if len(turn.sampled) > turn.committed]
-        self._session.commit(behind, [turn.news for turn in behind])
-
-    def _sweep(self, requests: Sequence[Served]) -> None:
-        """End turns that finished while they were not in the batch; a retracted one comes back."""
-        if len(self._live) > len(requests):
-            self._end([turn for turn in self._live.values() if turn.request.finished_reason is not None])
-
-    def _end(self, turns: Sequence[LiveTurn]) -> None:
+    def _end(self, turns: Sequence[_Turn]) -> None:
         for keep in (True, False):
-            self._session.end([turn for turn in turns if turn.keeps is keep], keep=keep)
+            self._chains.end([turn.slot for turn in turns if keeps(turn.request) is keep], keep=keep)
         for turn in turns:
-            if turn.keeps:
-                self._note(turn.state, turn.sampled)
-            del self._live[turn.request.rid]
+            del self._turns[turn.request.rid]
+        if turns:
+            self._batch = []  # the slots may be given again
 
-    def _count(self, step: _Step, accepted: int) -> None:
-        counts, rows = self.counts, len(step.turns)
+    def _count(self, rows: int, width: int, drafted: int, accepted: int) -> None:
+        counts = self.counts
         counts.steps += 1
-        counts.plain_steps += step.width == 1
+        counts.plain_steps += width == 1
         counts.rows += rows
-        counts.verified += rows * step.width
-        counts.drafted += len(step.draft.tokens)
+        counts.verified += rows * width
+        counts.drafted += drafted
         counts.accepted += accepted

@@ -12,7 +12,7 @@ from typing import Any
 
 from turntree.agents.engines.request_wire import given_of
 from turntree.agents.engines.served.drafter import judged_turn
-from turntree.agents.engines.sglang.worker.live_turn import Served
+from turntree.agents.engines.sglang.worker.served_request import Served
 
 
 class GivenTurns:

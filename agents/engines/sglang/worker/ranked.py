@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftCounts
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
-from turntree.agents.engines.sglang.worker.live_turn import Served
 from turntree.agents.engines.sglang.worker.rows import TreeRows
+from turntree.agents.engines.sglang.worker.served_request import Served
 
 
 class Ranks(Protocol):

@@ -40,26 +40,27 @@ class TreeRows:
         """Nodes of a row."""
         return int(self.tokens.shape[1])
 
+    def sampled(self, new: NDArray[np.int32]) -> Flags:
+        """Whether the policy sampled the path down to each node, shape (rows, width); padding may look as if.
+
+        Args:
+            new: Tokens that each row sampled since its root, -1 after the last, shape (rows, width or more).
+        """
+        unlike = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
+        unlike[:, 0] = False
+        sampled: Flags = ~(self.seen & unlike[:, None, :]).any(-1)
+        return sampled
+
 
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
-    """The ``most`` most probable nodes of each row.
-
-    The rest is a tree: a path is never more probable than the shorter path above it, and of equals the first stays.
-    """
+    """The first ``most`` nodes of each row, which are a tree: guesses, then the store's, the likeliest first."""
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
-    row = np.repeat(np.arange(draft.rows), counts)
-    order = np.lexsort((np.arange(len(row)), -draft.probabilities, row))
-    place = np.empty(len(row), np.int64)
-    place[order] = np.arange(len(row)) - draft.offsets[row]
-    kept = place < most
-    moved = (np.cumsum(kept) - 1) - np.concatenate([[0], np.cumsum(np.bincount(row[kept], minlength=draft.rows))])[row]
-    parents = draft.parents[kept].astype(np.int64)
-    above = draft.offsets[row[kept]] + np.maximum(parents, 0)
+    kept = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts) < most
     return DraftBatch(
         tokens=draft.tokens[kept],
-        parents=np.where(parents < 0, -1, moved[above]).astype(np.int32),
+        parents=draft.parents[kept],
         depths=draft.depths[kept],
         probabilities=draft.probabilities[kept],
         offsets=np.concatenate([[0], np.cumsum(np.minimum(counts, most))]).astype(np.int64),

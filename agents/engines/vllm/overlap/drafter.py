@@ -251,7 +251,7 @@ class OverlappedDrafter(ForestDrafter):
         """Let turns go that are not as far as their requests: vLLM drops what it sampled while it resets its cache."""
         for name, before in step.resumed.items():
             row = self._rows.get(name)
-            if row is not None and self._chains.length(row.slot) != len(before) + _given(row.request):
+            if row is not None and self._chains.lengths([row.slot]) != [len(before) + _given(row.request)]:
                 self._chains.end([row.slot], keep=False)
                 del self._rows[name]
                 self._slots[step.ids.index(name)] = -1

@@ -92,7 +92,7 @@ def test_engines_that_share_a_folder_draft_from_each_others_turns(tmp_path, monk
 
     def say(runner: ScriptedRunner, name: str, prompt: list[int]) -> int:
         passes = runner.say(name, prompt, TURN)
-        assert runner.drafter._shared is None or runner.drafter._shared.wait(patience(30))
+        assert runner.drafter._chains.shared is None or runner.drafter._chains.shared.wait(patience(30))
         return passes
 
     say(here, "a", PROMPT)
@@ -106,7 +106,7 @@ def test_engines_that_share_a_folder_draft_from_each_others_turns(tmp_path, monk
     assert given == [TURN] * 5  # of each engine, and none that was taken from the other
     here.add("e", PROMPT, TURN)
     here.step()
-    assert here.drafter._shared.wait(patience(30))  # the exchange that began before the turn
+    assert here.drafter._chains.shared.wait(patience(30))  # the exchange that began before the turn
     watcher.swap(TurnBatch.of([DialogueState.from_tokens([8])], [TURN]), 0)
     here.step()
     assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [0]  # while a turn is sampled
@@ -126,9 +126,9 @@ def test_no_step_waits_for_a_folder_that_does_not_answer(tmp_path: Path, monkeyp
     monkeypatch.setattr(FolderExchange, "swap", swap)
     runner = ScriptedRunner()
     assert [runner.say(name, PROMPT, TURN) for name in "ab"] == [len(TURN), 3]
-    assert not runner.drafter._shared.wait(0)
+    assert not runner.drafter._chains.shared.wait(0)
     answer.set()
-    assert runner.drafter._shared.wait(patience(30))
+    assert runner.drafter._chains.shared.wait(patience(30))
 
 
 def test_the_same_id_given_anew_is_another_turn(runner: ScriptedRunner) -> None:
@@ -188,8 +188,8 @@ def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(tmp_pa
         poison.swap(TurnBatch.of([DialogueState.from_tokens(PROMPT)] * 2, [[TURN[0], token], TURN]), 2 * number)
     runner = ScriptedRunner()
     runner.say("a", [9], TURN)
-    assert runner.drafter._shared.wait(patience(30))
-    assert runner.drafter._shared.counts.missed == 2
+    assert runner.drafter._chains.shared.wait(patience(30))
+    assert runner.drafter._chains.shared.counts.missed == 2
     runner.add("b", PROMPT, TURN, extra_args={DRAFT: [TURN[0], TURN[1], VOCABULARY, 50]})
     runner.add("c", PROMPT, TURN, extra_args={DRAFT: "[1e999]"})
     drafted = [token for _ in TURN for draft in runner.step().values() for token in draft]

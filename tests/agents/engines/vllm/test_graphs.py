@@ -45,10 +45,11 @@ class Runner:
                 num_speculative_tokens=longest,
             )
         )
+        self.vllm_config = self.cudagraph_dispatcher.vllm_config
         self.uniform_decode_query_len = 1 + longest
         self.queries: list[int] = []
 
-    def _check_and_update_cudagraph_mode(self, attention_backends: Any) -> None:
+    def _check_and_update_cudagraph_mode(self, attention_backends: Any, kv_cache_groups: Any) -> None:
         from vllm.config import CompilationConfig
 
         if self.uniform_decode_query_len > 1:
@@ -77,8 +78,19 @@ def runner(
     made = Runner(settings, longest)
     if ours:
         DraftGraphs(made, longest)
-    made._check_and_update_cudagraph_mode([[SimpleNamespace(get_name=lambda: backend)]])
+    made._check_and_update_cudagraph_mode([[attention(backend)]], [SimpleNamespace(kv_cache_spec=None)])
     return made
+
+
+def attention(name: str) -> Any:
+    """An attention of vLLM; if its graphs depend on the GPU, as where they take drafts of one length alone."""
+    from vllm.v1.attention.backend import AttentionCGSupport
+    from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
+
+    if name == "TRITON_ATTN":
+        return TritonAttentionBackend
+    builder = SimpleNamespace(get_cudagraph_support=lambda config, spec: AttentionCGSupport.UNIFORM_BATCH)
+    return SimpleNamespace(get_name=lambda: name, get_builder_cls=lambda: builder)
 
 
 def modes(made: Runner, rows: int, *, shortest: int, longest: int) -> set[str]:
@@ -131,8 +143,13 @@ def test_each_graph_is_captured_in_its_own_mode_and_for_the_queries_of_its_famil
             assert ours.queries == [wanted]
 
 
-def test_attention_that_is_not_flash_attention_has_whole_graphs_without_drafts_alone() -> None:
-    other = runner(graph_sizes(ROWS, LONGEST), backend="OTHER")
+def test_attention_that_takes_any_batch_has_whole_graphs_with_drafts() -> None:
+    triton = runner(graph_sizes(ROWS, LONGEST), backend="TRITON_ATTN")
+    assert modes(triton, 32, shortest=1, longest=9) == modes(triton, 64, shortest=1, longest=1) == {"FULL"}
+
+
+def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_without_drafts() -> None:
+    other = runner(graph_sizes(ROWS, LONGEST), backend="FLASHINFER")
     assert modes(other, 64, shortest=1, longest=1) == {"FULL"}
     assert modes(other, 32, shortest=1, longest=9) == {"PIECEWISE"}
 

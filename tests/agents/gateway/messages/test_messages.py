@@ -161,6 +161,15 @@ def test_what_cannot_be_done_is_refused_by_name(served: Served, fields: dict[str
     assert says in body["error"]["message"]
 
 
+def test_more_calls_and_results_than_a_chat_has_are_refused_and_break_nothing(served: Served):
+    calls = [{"type": "tool_use", "id": f"c{number}", "name": "f", "input": {}} for number in range(129)]
+    answer = ask(served, "x", {"role": "assistant", "content": calls}, "y")
+    assert (answer.status_code, "at most 128" in answer.text) == (400, True)
+    results = [{"type": "tool_result", "tool_use_id": f"c{number}", "content": "1"} for number in range(5000)]
+    answer = ask(served, {"role": "user", "content": results})
+    assert (answer.status_code, "at most 4096" in answer.text) == (400, True)
+
+
 def test_other_refusals_have_their_kinds_and_a_stream_ends_with_its_error(engine: SpokenEngine, renderer: Renderer):
     with gateway_at(engine, renderer, api_key="secret") as served:
         answer = ask(served, "x")

@@ -1,8 +1,12 @@
 import asyncio
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import zmq
 from ray.exceptions import ActorUnavailableError
 
 from turntree.agents.verl.serving.restarts import RESEND
@@ -65,3 +69,40 @@ async def test_weights_for_a_lost_server_are_gathered_all_the_same(sent: list[An
     await sender(Server(lost=True)).update_weights(weights, global_steps=3)
     assert sent == []
     assert next(weights, None) is None
+
+
+DYING = """
+import os, sys, zmq
+server = zmq.Context().socket(zmq.REP)
+server.connect(sys.argv[1])
+for _ in range(2):  # the buffer's name, then the first bucket
+    server.recv()
+    server.send(b"")
+server.recv()
+os._exit(1)
+"""
+"""A server that dies with its second bucket of weights."""
+
+
+async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By verl's own sender, whose socket has no bound itself."""
+    from turntree.agents.verl.serving import vllm_weights
+
+    monkeypatch.setattr(vllm_weights, "SECONDS", 5)
+
+    async def begin(*args: Any, **kwargs: Any) -> None:
+        await asyncio.create_subprocess_exec(sys.executable, "-c", DYING, one.zmq_handle)
+
+    one = sender(Server())
+    one.zmq_handle, one.use_shm, one._execute_method = f"ipc://{tmp_path}/weights", True, begin
+    one.config = SimpleNamespace(checkpoint_engine=SimpleNamespace(update_weights_bucket_megabytes=1))
+    weights = ((name, torch.zeros(1 << 18)) for name in "abcd")
+    with caplog.at_level("WARNING"):
+        await one.update_weights(weights, global_steps=3)
+    assert "it has not taken a bucket of weights" in caplog.text
+    assert next(weights, None) is None
+    assert one.server_handle.steps == []
+    with zmq.Context.instance().socket(zmq.REQ) as other:
+        assert (other.sndtimeo, other.rcvtimeo) == (-1, -1)

@@ -60,6 +60,23 @@ def test_padding_is_a_chain_that_sees_the_last_node():
     assert paths(rows, 1) == [(), (4,), (4, 4), (4, 4, 4), (4, 4, 4, 4)]
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_the_nodes_that_were_sampled_are_those_that_a_walk_reaches(seed):
+    rng = np.random.default_rng(seed)
+    trees = random_trees(rng, 4, 7)
+    rows = tree_rows(trees, np.full(4, 99), 8)
+    new, walked = np.full((4, 9), -1, np.int32), np.zeros((4, 8), bool)
+    for row in range(4):
+        node, depth, below = 0, 0, int(rows.child[row, 0])
+        walked[row, 0] = True
+        while below != -1 and rng.random() < 0.9:  # down a child, or beside the tree
+            node, depth = below, depth + 1
+            new[row, depth - 1], walked[row, node] = rows.tokens[row, node], True
+            below = int(rows.child[row, node])
+        new[row, depth] = 98
+    assert rows.sampled(new).tolist() == walked.tolist()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_most_probable_nodes_of_each_row_stay_and_are_trees(seed):
     draft = random_trees(np.random.default_rng(seed), 5, 7)
