@@ -26,6 +26,7 @@ from common.provenance import provenance
 from common.script import arguments, keep, show, titled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "exactness"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from laws import rule_rows
 from laws.claims import Row
 

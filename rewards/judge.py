@@ -1,17 +1,20 @@
 """The judge of answers: fast path, cache, worker pool, in this order.
 
 Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
-the verifier's version, so the outcome of a time-out or a killed worker is never reused.
+the verifier's version, so the outcome of a time-out or a killed worker is never reused. The workers start with the
+first comparison that needs one; a forked child starts its own, and a closed judge starts none.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 
 from turntree.rewards.contract import Contract
-from turntree.rewards.isolation.pool import Pool
+from turntree.rewards.errors import IsolationError
+from turntree.rewards.isolation.owner import Owner
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
 from turntree.rewards.limits import MAX_GOLD
@@ -19,7 +22,7 @@ from turntree.rewards.reading.extract import Answer
 from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
-VERIFIER_VERSION = "6"
+VERIFIER_VERSION = "7"
 """Version of the verdicts, part of every cache key; changes whenever a verdict may."""
 
 _Key = tuple[str, str, Answer, Contract, str]
@@ -35,7 +38,9 @@ class Judge:
             settings: Deadline, workers and limits of the pool.
             cache_size: Verdicts remembered; 0 remembers none.
         """
-        self._pool = Pool(settings or PoolSettings())
+        self._settings = settings or PoolSettings()
+        self._owner: Owner | None = None
+        self._closed = False
         self._cache: OrderedDict[_Key, Verdict] = OrderedDict()
         self._cache_size = cache_size
         self._lock = threading.Lock()
@@ -60,18 +65,20 @@ class Judge:
             if verdict is not None:
                 self._cache.move_to_end(key)
                 return verdict
-        future = self._pool.submit(Job(gold, answer, contract, question))
+        future = self._submit(Job(gold, answer, contract, question))
         if self._cache_size:
             future.add_done_callback(lambda done: self._remember(key, done))
         return future
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers alive now, for monitoring."""
-        return self._pool.worker_pids()
+        owner = self._own_owner()
+        return owner.worker_pids() if owner is not None else []
 
     def server_pid(self) -> int | None:
         """Process id of the fork server; ``None`` if it does not run."""
-        return self._pool.server_pid()
+        owner = self._own_owner()
+        return owner.server_pid() if owner is not None else None
 
     def cached(self) -> int:
         """Number of verdicts remembered."""
@@ -79,7 +86,10 @@ class Judge:
 
     def close(self) -> None:
         """End every worker; comparisons under way end undecided. Closing twice does nothing."""
-        self._pool.close()
+        with self._lock:
+            owner, self._owner, self._closed = self._own_owner(), None, True
+        if owner is not None:
+            owner.close()
 
     def __enter__(self) -> Judge:
         """The judge itself."""
@@ -88,6 +98,20 @@ class Judge:
     def __exit__(self, *exception: object) -> None:
         """Close."""
         self.close()
+
+    def _submit(self, job: Job) -> Future[Verdict]:
+        with self._lock:
+            if self._closed:
+                raise IsolationError("the judge is closed; make a new one")
+            owner = self._own_owner()
+            if owner is None or owner.closing:
+                owner = self._owner = Owner(self._settings)
+            return owner.submit(job)
+
+    def _own_owner(self) -> Owner | None:
+        """The owner of this process's workers, not that of the process it was forked from."""
+        owner = self._owner
+        return owner if owner is not None and owner.process == os.getpid() else None
 
     def _remember(self, key: _Key, done: Future[Verdict]) -> None:
         if done.cancelled() or done.exception() is not None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.evaluation.evaluate import Playing
+    from turntree.agents.evaluation.file import EvalFile
     from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
     from turntree.agents.evaluation.suite import EvalTask
@@ -294,10 +296,10 @@ async def _play_all(options: EvalOptions, policy: _Policy, by: Mapping[str, Any]
 
     from turntree.agents.engines.engine_choice import open_policy
     from turntree.agents.evaluation.evaluate import Playing
-    from turntree.agents.evaluation.run import finished, open_file, play
+    from turntree.agents.evaluation.run import finished, play
     from turntree.agents.progress import episode_progress, shown
 
-    planned, choice, renderer, files, guesses = policy
+    planned, choice, renderer, _, guesses = policy
     async with AsyncExitStack() as stack:
         model, engine = choice.model, None
         if not model:  # a chat server knows what it serves
@@ -310,10 +312,7 @@ async def _play_all(options: EvalOptions, policy: _Policy, by: Mapping[str, Any]
             scorer=options.scorer,
             tool_calls=options.tool_calls,
         )
-        opened = [
-            None if file is None else open_file(one, file, playing, restart=options.restart, played_by=by)
-            for one, file in zip(planned, files, strict=True)
-        ]
+        opened = _opened(policy, playing, by, restart=options.restart)
         for file in filter(None, opened):
             stack.callback(file.close)
         there = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
@@ -338,6 +337,16 @@ async def _play_all(options: EvalOptions, policy: _Policy, by: Mapping[str, Any]
             )
             for one, file, guessed in zip(planned, opened, guesses, strict=True)
         ]
+
+
+def _opened(policy: _Policy, playing: Playing, by: Mapping[str, Any], *, restart: bool) -> list[EvalFile | None]:
+    """The files, without what is to be played again."""
+    from turntree.agents.evaluation.run import open_file
+
+    return [
+        None if file is None else open_file(one, file, playing, restart=restart, played_by=by)
+        for one, file in zip(policy.planned, policy.files, strict=True)
+    ]
 
 
 def _advance(progress: Progress, bar: TaskID, count: int) -> None:

@@ -13,10 +13,10 @@ from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
 from turntree.envs.math.expression import evaluate, numbers_and_operators
 from turntree.envs.message import Message, Role
-from turntree.envs.procedural.final_line import final_line
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 from turntree.envs.verdict import visible
+from turntree.rewards import final_answer
 
 OPERATORS = ("+", "-", "*", "/")
 _ATTEMPTS = 1000
@@ -114,7 +114,7 @@ class Countdown(Env):
         """Check the expression; report the problem while attempts are left."""
         self.attempt += 1
         task = self.current_task
-        answer = final_line(visible(message.content))
+        answer = final_answer(visible(message.content))
         wrong = complaint(answer, task.metadata["numbers"], task.metadata["target"], self.use_all)
         if not wrong or self.attempt == self.attempts:
             right = float(not wrong)

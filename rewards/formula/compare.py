@@ -45,6 +45,8 @@ _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
 """Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
+_GOES_ON = re.compile(r"\s*[+^~\u00b1]")
+"""What makes something else of a number before it: ``5+``."""
 _IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
 """Commands of formulas, which are read as a whole or not at all."""
 
@@ -214,7 +216,7 @@ def _parsed(text: str, *, prose: bool) -> Node:
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)
-    if len(found) != 1 or "?" in text or _IN_FORMULA.search(text):
+    if len(found) != 1 or "?" in text or _IN_FORMULA.search(text) or _GOES_ON.match(text.partition(found[0])[2]):
         raise Malformed("not one value in a sentence")
     before = _LOWER_WORD.findall(_CLAUSE.split(text[: text.index(found[0])].lower())[-1])
     if changes_unknown(" ".join(before if VERBS.intersection(before[-1:]) else before[-_WORDS_BEFORE:])):

@@ -46,19 +46,11 @@ from turntree.rewards.formula.values.realset import is_set_like, real_set
 from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.formula.words import check_label, check_words
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.scales import numeral
 
 _ARTICLES = frozenset(str.split("the a an is are it there in of to on"))
 _KINDS = frozenset(("function", "number", "integer"))
 """What a word of an answer is about: an ``odd function`` is ``odd``."""
-_NUMBER_WORDS = {
-    word: number
-    for number, word in enumerate(
-        str.split(
-            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-            "sixteen seventeen eighteen nineteen twenty"
-        )
-    )
-}
 _DECIMAL = 10
 _NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))
 """Signs of relations that describe no set of numbers."""
@@ -207,8 +199,8 @@ class Comparison(Parts):
             return left == right or (len(right) == 2 and right[1] in _KINDS and left == right[:1])
         if isinstance(answer, Words):
             check_words(" ".join(answer.words))
-            if len(answer.words) == 1 and (number := _NUMBER_WORDS.get(answer.words[0])) is not None:
-                return self.equal(gold, Num(Fraction(number)))
+            if (number := numeral(" ".join(answer.words))) is not None:
+                return self.equal(gold, Num(number))
         elif isinstance(gold, Words) and isinstance(answer, Quantity):
             return False
         return False

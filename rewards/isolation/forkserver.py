@@ -6,14 +6,15 @@ loops and Ray; the server receives no signal of the caller's terminal.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import subprocess
 import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from typing import Any, NamedTuple
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.server import Fork, Kill
 
 _START_SECONDS = 120.0
@@ -23,13 +24,12 @@ _COMMAND = (
 _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
-class Worker:
+class Worker(NamedTuple):
     """A worker process, as the caller sees it."""
 
-    def __init__(self, pid: int, channel: socket.socket) -> None:
-        """Store the worker's id and socket."""
-        self.pid = pid
-        self.channel = channel
+    pid: int
+    channel: Connection
+    """Takes jobs, gives verdicts."""
 
 
 class ForkServer:
@@ -37,7 +37,7 @@ class ForkServer:
 
     def __init__(self) -> None:
         """Start it; workers can be forked once it has imported their modules."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
         try:
             self._process = subprocess.Popen(
@@ -52,7 +52,6 @@ class ForkServer:
             raise IsolationError(f"the fork server could not be started: {error}") from error
         finally:
             theirs.close()
-        ours.settimeout(_START_SECONDS)
         self._control = ours
 
     @property
@@ -70,11 +69,11 @@ class ForkServer:
         Raises:
             IsolationError: The server is gone.
         """
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         try:
-            wire.send(self._control, Fork(memory_bytes, cpu_seconds))
-            socket.send_fds(self._control, [b"."], [theirs.fileno()])
-            pid = wire.receive(self._control)
+            self._control.send(Fork(memory_bytes, cpu_seconds))
+            send_handle(self._control, theirs.fileno(), self.pid)
+            pid = self._answer()
         except (OSError, EOFError) as error:
             ours.close()
             raise IsolationError(f"the fork server is gone: {error}") from error
@@ -93,17 +92,21 @@ class ForkServer:
         """
         worker.channel.close()
         try:
-            wire.send(self._control, Kill(worker.pid))
-            return int(wire.receive(self._control))
+            self._control.send(Kill(worker.pid))
+            return int(self._answer())
         except (OSError, EOFError) as error:
             raise IsolationError(f"the fork server is gone: {error}") from error
 
     def close(self) -> None:
         """End the server and all its workers."""
-        with contextlib.suppress(OSError):
-            self._control.close()
+        self._control.close()
         try:
             self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def _answer(self) -> Any:
+        if not self._control.poll(_START_SECONDS):
+            raise EOFError(f"no answer in {_START_SECONDS:g} s")
+        return self._control.recv()

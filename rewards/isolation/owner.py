@@ -19,12 +19,12 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from time import monotonic
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.crew import Crew
-from turntree.rewards.isolation.run import Run, Task, cpu_seconds, is_readable
+from turntree.rewards.isolation.run import Run, Task, cpu_seconds
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
 from turntree.rewards.reading import flags
@@ -72,7 +72,7 @@ class Owner:
         self._quick: deque[Task] = deque()
         self._slow: deque[Task] = deque()
         self._crew = Crew(settings)
-        self._runs: dict[socket.socket, Run] = {}
+        self._runs: dict[Connection, Run] = {}
         self._selector = selectors.DefaultSelector()
         self._bell = Bell()
         self._selector.register(self._bell.heard, selectors.EVENT_READ)
@@ -150,7 +150,7 @@ class Owner:
                 self._quick.appendleft(task)
                 raise
             try:
-                wire.send(worker.channel, task.job)
+                worker.channel.send(task.job)
                 break
             except OSError:  # killed while it was idle
                 self._crew.bury(worker)
@@ -164,8 +164,8 @@ class Owner:
     def _finish(self, run: Run) -> None:
         self._end(run)
         try:
-            verdict, seconds = wire.receive(run.worker.channel)
-        except EOFError:
+            verdict, seconds = run.worker.channel.recv()
+        except (EOFError, OSError):
             self._again(run, self._crew.bury(run.worker))
             return
         if run.task.asks_gold:
@@ -184,7 +184,7 @@ class Owner:
             if run.cpu_seconds is None and spent >= settings.patience_seconds:
                 run.cpu_seconds = cpu_seconds(run.worker.pid)
             if spent >= self._deadline(run):
-                if is_readable(run.worker.channel):  # it ended while this thread was not scheduled
+                if run.worker.channel.poll():  # it ended while this thread was not scheduled
                     self._finish(run)
                     continue
                 starved = self._is_starved(run)
@@ -200,9 +200,7 @@ class Owner:
                 if slow < settings.places:
                     run.slow = True
                     slow += 1
-                elif self._quick and not is_readable(
-                    run.worker.channel
-                ):  # others wait, and there is no place for slow work: start again later
+                elif self._quick and not run.worker.channel.poll():  # no place for slow work: start again later
                     self._end(run)
                     self._crew.bury(run.worker)
                     self._slow.append(run.task)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-import socket
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -64,10 +62,3 @@ def cpu_seconds(pid: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def is_readable(channel: socket.socket) -> bool:
-    """Whether an answer waits in a socket."""
-    poll = select.poll()
-    poll.register(channel, select.POLLIN)
-    return bool(poll.poll(0))

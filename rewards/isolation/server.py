@@ -11,12 +11,11 @@ import contextlib
 import ctypes
 import gc
 import os
-import select
 import signal
-import socket
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from typing import NamedTuple
 
-from turntree.rewards.isolation import wire
 from turntree.rewards.isolation.worker import serve_comparisons, warm_up
 
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +40,7 @@ class Kill(NamedTuple):
 def serve(control_descriptor: int) -> None:
     """Fork and kill workers until the caller is gone."""
     caller = os.getppid()
-    control = socket.socket(fileno=control_descriptor)
+    control = Connection(control_descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends
         signal.signal(number, signal.SIG_IGN)
     warm_up()
@@ -49,30 +48,28 @@ def serve(control_descriptor: int) -> None:
     gc.freeze()
     children: set[int] = set()
     ended: dict[int, int] = {}
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
     while os.getppid() == caller:  # a forked child of the caller may hold the socket open
-        readable = poll.poll(500)
-        _reap(children, ended)
-        if not readable:
-            continue
         try:
-            request = wire.receive(control)
+            readable = control.poll(0.5)
+            _reap(children, ended)
+            if not readable:
+                continue
+            request = control.recv()
             if isinstance(request, Fork):
-                _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-                pid = _fork(request, descriptors[0], control)
-                os.close(descriptors[0])
+                descriptor = recv_handle(control)
+                pid = _fork(request, descriptor, control)
+                os.close(descriptor)
                 children.add(pid)
-                wire.send(control, pid)
+                control.send(pid)
             else:
-                wire.send(control, _kill(request.pid, children, ended))
+                control.send(_kill(request.pid, children, ended))
         except (EOFError, OSError):
             break
     for pid in tuple(children):
         _kill(pid, children, ended)
 
 
-def _fork(request: Fork, descriptor: int, control: socket.socket) -> int:
+def _fork(request: Fork, descriptor: int, control: Connection) -> int:
     server = os.getpid()
     pid = os.fork()
     if pid:
@@ -80,7 +77,7 @@ def _fork(request: Fork, descriptor: int, control: socket.socket) -> int:
     try:
         control.close()
         _die_with(server)
-        serve_comparisons(socket.socket(fileno=descriptor), request.memory_bytes, request.cpu_seconds)
+        serve_comparisons(Connection(descriptor), request.memory_bytes, request.cpu_seconds)
     finally:
         os._exit(0)
 

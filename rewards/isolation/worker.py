@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import math
 import resource
-import socket
+from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import NamedTuple
 
 from turntree.rewards.contract import EXACT, Contract
-from turntree.rewards.isolation import wire
 from turntree.rewards.reading.extract import Answer
 from turntree.rewards.result import Status, Verdict
 
@@ -44,11 +43,11 @@ def warm_up() -> None:
         compare(gold, Answer(answer), EXACT)
 
 
-def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: int) -> None:
+def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) -> None:
     """Answer comparisons until the caller is gone.
 
     Args:
-        channel: Socket to the caller.
+        channel: Connection to the caller.
         memory_bytes: Address space allowed beyond what is in use now.
         cpu_seconds: Processor time allowed to each comparison.
     """
@@ -60,13 +59,13 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
         began = perf_counter()
         exhausted = False
         try:
-            gold, answer, contract, question = wire.receive(channel)
+            gold, answer, contract, question = channel.recv()
             began = perf_counter()
             if answer is None:
                 verdict = Verdict(correct=understands(gold, contract) or None)
             else:
                 verdict = compare(gold, answer, contract, question)
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         except MemoryError:
             verdict, exhausted = Verdict(correct=None, status=Status.MEMORY), True
@@ -74,7 +73,7 @@ def serve_comparisons(channel: socket.socket, memory_bytes: int, cpu_seconds: in
             _log.exception("a comparison failed")
             verdict = Verdict(correct=None, status=Status.CRASHED)
         try:
-            wire.send(channel, (verdict, perf_counter() - began))
+            channel.send((verdict, perf_counter() - began))
         except OSError:
             return
         if exhausted:

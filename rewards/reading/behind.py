@@ -24,14 +24,19 @@ _VALUE = (
 )
 _CLOSED = r"(?:[\s$*)\]]|\\[)\]])*"
 _OR = re.compile(
-    r"(?:[\s,;$*(.]|\\[)\],;])*\b(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
-    r"[\s,/]*"
+    r"(?:[\s,;$*(.]|\\[)\],;]|\\text\s*\{)*\b"
+    r"(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
+    r"(?:[\s,/]|\}(?=\s*\S))*"
     r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
     + _VALUE,
     re.IGNORECASE,
 )
 _AND = re.compile(_CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE, re.IGNORECASE)
 _SENTENCE = re.compile(r"\W*(?:$|\n)")
+_CLAUSE = re.compile(
+    r"(?:else|otherwise|if not)\b[\s,]*\$?[A-Za-z]\$?\s+(?:would|could|must|will|has|have|had|is|are)\b", re.IGNORECASE
+)
+"""What would be if the value were another one: ``or else $J$ would have more factors``."""
 _STOP = re.compile(r"[\s$)\]*\\}]*(?:$|\n|[.;](?:\s|$))")
 _LINE_END = re.compile(r"\n|[.?!;,](?:\s|$)")
 _SIGNS = (
@@ -45,7 +50,7 @@ _GOES_ON = re.compile(
 )
 _BESIDE = re.compile(
     rf"\\(?:pi|sqrt|[dt]?frac)(?![a-z])(?:{_FORMULA})?|[\u221a\u03c0](?:{_FORMULA})?|[inxyz](?:[\d^+\-*/](?:{_FORMULA})?)?|"
-    r"\d+|\.\d+|,\d{3}|[eE][-+]?\d+|\s\d+/\d+|\s*\\[dt]?frac\{\d+\}\{\d+\}|"
+    r"\d+|\.\d+|(?:,|\{,\}|\\[,!])\d{3}|_(?:\w|\{\w{1,3}\})|[eE][-+]?\d+|\s\d+/\d+|\s*\\[dt]?frac\{\d+\}\{\d+\}|"
     r"\s+(?:dozen|score|hundred|thousand|million|billion|trillion|squared|cubed)"
 )
 _SLASHED = re.compile(r"\s?/\s?\d+(?![\d/])(?!.*[=<>])")
@@ -66,6 +71,9 @@ def offered(text: str, place: int) -> tuple[str, ...]:
     """The value that an "or" offers directly behind a place, if there is one."""
     beside = _OR.match(text, place, place + _SEEN)
     if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
+        return ()
+    clause = _CLAUSE.search(text, place, place + _SEEN)
+    if clause is not None and clause.start() < beside.end():
         return ()
     return (beside["formula"] or beside["value"],)
 

@@ -33,7 +33,9 @@ _NEGATED_BEFORE = re.compile(
 )
 _NEGATED_AFTER = re.compile(
     r"(?:[\s.,$*)\]]|\\[)\]])*(?:is|was|would be|isn't|wasn't)?\s*"
-    r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
+    r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|"
+    r"\b(?:is|was) (?:wrong|incorrect|false|not\b(?! (?:on|in|inside|between|collinear|parallel|prime|divisible|easy|"
+    r"hard|an? (?:multiple|factor|divisor|power|prime|square|perfect|integer|whole))\b))\b)",
     re.IGNORECASE,
 )
 REDEFINED = re.compile(

@@ -34,7 +34,7 @@ NOT_UNDERSTOOD = "not_understood"
 """The verifier understands less of the answer than of the gold answer: it cannot compute it, or not in time."""
 
 _GRADER = re.compile(
-    r"\b(?:ground[ _]truth|is_correct|the grader|grader must|score\s*[=:]\s*1|\"score\"|return True|"
+    r"\b(?:ground[ _]truth|is_correct|the grader|grader must|score\s*[=:]\s*1(?:\.0+)?(?!\.?\d)|\"score\"|return True|"
     r"mark (?:this|it) (?:as )?correct|ignore (?:all |the )?previous instructions)",
     re.IGNORECASE,
 )

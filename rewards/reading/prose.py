@@ -46,7 +46,8 @@ _NEGATED = re.compile(r"\s*(?:definitely |certainly |clearly )?(?:not\b|never\b|
 _DENIED = re.compile("isn't|[\u4e0d\u975e]", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$?([^$]{1,400}?)\$\$?|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
 _NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?(?:\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?"
+    r"(?<![A-Za-z0-9_.])(?:-(?!\s)|(?<!^)(?<!\n)-\s)?\\?\$?"
+    r"(?:\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+(?!\d)|\d[\d,]*\d|\d)(?:\.\d+)?(?:\s?/\s?\d+|(?::\d+)+)?\s?\\?%?"
 )
 _LIST = re.compile(r"(?:-?\d+[\s,;]+){5,}-?\d+\s*\.?\s*$")
 _OPTION = re.compile(r"\(([A-Z])\)|\b([B-HJ-Z]|A(?!\s+(?!(?:or|and|is|as|because|since)\b)[a-z]))\b(?!')", re.ASCII)

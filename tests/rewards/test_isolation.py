@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +9,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ from turntree.rewards import (
     score,
     score_batch,
 )
-from turntree.rewards.isolation import owner, wire
+from turntree.rewards.isolation import owner
 from turntree.rewards.isolation.worker import Job, serve_comparisons
 from turntree.rewards.reading import flags
 
@@ -199,9 +200,9 @@ def test_a_forked_child_starts_workers_of_its_own(judge: Judge) -> None:
 
 
 @contextlib.contextmanager
-def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10) -> Iterator[tuple[socket.socket, int]]:
+def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10) -> Iterator[tuple[Connection, int]]:
     """A worker that was asked for one comparison, which is ``compare``'s; the channel to it, and its process id."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = Pipe()
     pid = os.fork()
     if pid == 0:
         ours.close()
@@ -209,14 +210,14 @@ def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10)
         serve_comparisons(theirs, memory_bytes=1 << 26, cpu_seconds=cpu_seconds)
         os._exit(0)
     theirs.close()
-    wire.send(ours, Job("1", Answer("2"), EXACT))
+    ours.send(Job("1", Answer("2"), EXACT))
     with ours:
         yield ours, pid
 
 
 def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with lone_worker(monkeypatch, lambda *job: bytearray(1 << 30)) as (channel, pid):
-        verdict, _ = wire.receive(channel)
+        verdict, _ = channel.recv()
         assert (verdict.correct, verdict.status) == (None, Status.MEMORY)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
@@ -225,10 +226,10 @@ def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pyt
 def test_what_a_comparison_raises_is_a_crash_and_the_worker_goes_on(monkeypatch, error) -> None:
     with lone_worker(monkeypatch, Mock(side_effect=error)) as (channel, pid):
         for _ in range(2):
-            verdict, _ = wire.receive(channel)
+            verdict, _ = channel.recv()
             assert (verdict.correct, verdict.status) == (None, Status.CRASHED)
-            wire.send(channel, Job("1", Answer("2"), EXACT))
-        channel.shutdown(socket.SHUT_RDWR)
+            channel.send(Job("1", Answer("2"), EXACT))
+        channel.close()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -239,7 +240,7 @@ def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeyp
 
     with lone_worker(monkeypatch, spin, cpu_seconds=0) as (channel, pid):
         with pytest.raises(EOFError):
-            wire.receive(channel)
+            channel.recv()
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGXCPU
 
 

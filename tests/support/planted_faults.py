@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from turntree.envs import Env, Message, Reply, Task
-from turntree.envs.math.final_box import final_box
 from turntree.envs.verdict import visible
+from turntree.rewards.reading.boxes import find_boxes
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
@@ -91,11 +91,17 @@ def attempt(compute: Any, otherwise: Any) -> Any:
         return otherwise
 
 
+def last_box(text: str) -> str:
+    """What is in the last box."""
+    boxes = find_boxes(text)
+    return boxes.contents[-1] if boxes is not None and boxes.contents else ""
+
+
 _NAMES = {
     **{"shown": shown, "numbers": numbers, "number": number, "nested": nested, "attempt": attempt, "re": re},
     **{"ratio": lambda a, b: difflib.SequenceMatcher(None, a, b).ratio(), "fits": fnmatch.fnmatchcase},
     "boxes": lambda text: _BOX.findall(text),
-    "box": lambda text: (final_box(text) or "").strip(),
+    "box": last_box,
 }
 SOUND = "answer == gold"
 """The grader without a fault; the answer may stand in spaces, and a fraction with a slash."""
@@ -118,7 +124,7 @@ class Graded(Env):
 
     def reply(self, message: Message) -> Reply:
         text, task = message.content, self.current_task
-        answer = re.sub(r"^(-?\d+)/(\d+)$", r"\\frac{\1}{\2}", (final_box(shown(text)) or "").strip())
+        answer = re.sub(r"^(-?\d+)/(\d+)$", r"\\frac{\1}{\2}", last_box(shown(text)))
         known = {**_NAMES, "text": text, "answer": answer, "gold": task.answer, "question": task.prompt}
         return Reply(reward=float(eval(self.code, known)), done=True)
 

@@ -1,14 +1,19 @@
-"""An engine's store of drafts, which lives in the engine's processes, called from another one."""
+"""An engine's store of drafts, which lives in the engine's processes, called from the one that takes the requests.
+
+How a call gets there is the engine's: a method of vLLM's workers, a change of settings of SGLang's schedulers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.state_wire import to_wire
-from turntree.spec_tree import DialogueState
+from turntree.agents.engines.state_wire import from_wire, to_wire
+
+if TYPE_CHECKING:
+    from turntree.spec_tree import DialogueState, SpecForest
 
 
 class RemoteStore:
@@ -49,3 +54,27 @@ class RemoteStore:
         # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
         async with self._in_call:
             await self._call(method, *args)
+
+
+def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_rank: bool) -> None:
+    """Do what a call asks. All ranks hold the same turns: the first one writes.
+
+    Args:
+        method: ``insert``, ``save`` or ``restore``.
+        args: JSON values: states of ``state_wire.to_wire`` and the token ids of their turns, or a path.
+
+    Raises:
+        ValueError: If there is no such method, or a state cannot be read.
+        ForestError: If a file is damaged.
+        OSError: If it cannot be written or read.
+    """
+    match method, args:
+        case "insert", [states, turns]:
+            forest.insert_all([from_wire(state) for state in states], turns)
+        case "save", [path]:
+            if first_rank:
+                forest.save(path)
+        case "restore", [path]:
+            forest.restore(path)
+        case _:
+            raise ValueError(f"expected insert, save or restore of the store with its arguments, got {method!r}")

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.agents.engines.protocol import DraftStats
+from turntree.agents.engines.served.remote_store import carry_out
 from turntree.agents.engines.vllm import compat
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from unittest import mock
 
 import numpy as np
 import torch
-from scipy.stats import chi2, ncx2
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from laws import rule_draws
 from laws.claims import LEVEL, Row
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local import sampling as emission
@@ -100,7 +100,7 @@ def chi_square(draws: int, broken: bool = False) -> float:
     model.model.set_attn_implementation("sdpa")
     with torch.no_grad():
         p = torch.softmax(model.model(torch.tensor([[*prompt, t] for t in range(size)])).logits, -1).numpy()
-    expected = (p[0, 2][:, None] * p[:, 3]).reshape(-1) * draws
+    law = (p[0, 2][:, None] * p[:, 3]).reshape(-1).astype(np.float64)
     config = LocalEngineConfig(
         max_batch=draws // 20, max_context=8, parked_slots=0, speculation=Speculation(adaptive=False)
     )
@@ -110,8 +110,7 @@ def chi_square(draws: int, broken: bool = False) -> float:
             turns = sample(core, [prompt] * draws, Sampling(max_tokens=2))
     else:
         turns = sample(core, [prompt] * draws, Sampling(max_tokens=2))
-    observed = np.bincount([a * size + b for a, b in (t.token_ids for t in turns)], minlength=size * size)
-    return float(chi2.sf(((observed - expected) ** 2 / expected).sum(), size * size - 1))
+    return rule_draws.chi_square(np.array([turn.token_ids for turn in turns]), law / law.sum()).p_value
 
 
 def rows(draws: int = 6_000) -> Iterator[Row]:
@@ -130,7 +129,7 @@ def rows(draws: int = 6_000) -> Iterator[Row]:
         note=f"of {MODELS * TURNS} turns (control: {TURNS}); {np.mean([s for _, s in found]):.1f} tokens a pass",
     )
     value, control = chi_square(draws), chi_square(2000, broken=True)
-    power = ncx2.sf(chi2.isf(LEVEL, 24), 24, draws * 4 * 0.05**2)
+    power = rule_draws.power(draws, 25, 0.05, LEVEL)
     yield Row(
         rule="local engine: turns drafted from their siblings follow the model's law",
         level="A",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import chi2, ncx2
+from cpu_sglang import beside, prepare
+from policy_law import PolicyLaw, chi_square
+from tiny_llama import save_tiny_llama
 
+from laws import rule_draws
 from laws.claims import LEVEL, Row
 from laws.stored_turn import lenient_formula
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
@@ -27,11 +29,6 @@ from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-from cpu_sglang import beside, prepare
-from policy_law import PolicyLaw, chi_square
-from tiny_llama import save_tiny_llama
 
 PROMPT = tuple(1 + n % 30 for n in range(5))
 LENGTH, KEPT, BIAS = 4, 3, 0.5
@@ -111,7 +108,7 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
     exact, lenient = found[ReuseMode.EXACT][0], found[ReuseMode.LENIENT][0]
     policy = laws[ReuseMode.EXACT]
     cells = sum(p * draws >= 5 for p in policy.values())
-    power = ncx2.sf(chi2.isf(LEVEL, cells - 1), cells - 1, draws * 4 * 0.01**2)
+    power = rule_draws.power(draws, cells, 0.01, LEVEL)
     shared = f"{draws} turns, {cells} cells; power {power:.2f} at TV 0.01"
     for mode, rule, level, control in (
         (ReuseMode.EXACT, "the ratio rule follows the new policy's law", "C", "lenience e^0.5 taken for it"),

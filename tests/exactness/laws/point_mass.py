@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from draft_trees import draft_trees
 
 from laws.enumeration import Choose, Floats, Region, Tokens, outcomes, regions, toss
 from laws.policies import Law, Policy, along, finish
 from laws.token_counts import token_counts, token_counts_on_paths
-from turntree.spec_tree import DraftBatch
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 from turntree.spec_tree.rules.verify import point_mass_accept, point_mass_chain, prefix, sample_then_match
 
@@ -39,20 +39,6 @@ def chain_of(tokens: Tokens) -> list[tuple[int, int]]:
     return [(token, depth - 1) for depth, token in enumerate(tokens)]
 
 
-def batch(nodes: list[tuple[int, int]]) -> DraftBatch:
-    """One row from (token, parent) pairs."""
-    depths: list[int] = []
-    for _, parent in nodes:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return DraftBatch(
-        tokens=np.array([token for token, _ in nodes], np.int32),
-        parents=np.array([parent for _, parent in nodes], np.int32),
-        depths=np.array(depths, np.int32),
-        probabilities=np.ones(len(nodes), np.float32),
-        offsets=np.array([0, len(nodes)]),
-    )
-
-
 def path_to(nodes: list[tuple[int, int]], node: int) -> Tokens:
     """Tokens from the root down to a node; none for -1."""
     above: list[int] = []
@@ -71,7 +57,7 @@ def walk(nodes: list[tuple[int, int]], room: int, draw: Callable[[Tokens], int])
         return np.array(emitted[-1:]), np.zeros(1)
 
     stops = np.zeros(1, np.bool_)
-    sample_then_match(batch(nodes), one, np.array([room]), lambda rows, tokens: stops)
+    sample_then_match(draft_trees(nodes), one, np.array([room]), lambda rows, tokens: stops)
     return tuple(emitted)
 
 
@@ -111,7 +97,7 @@ def transformed_tree_law(seed: int, length: int, vocabulary: int, transforms: Tr
         tokens: Tokens = ()
         while len(tokens) < length:
             nodes = random_tree(seed, tokens, vocabulary)
-            draft = batch(nodes)
+            draft = draft_trees(nodes)
             counts = token_counts_on_paths(draft.tokens, draft.parents, token_counts(tokens, vocabulary))
             if broken:
                 counts[:] = counts[0]

@@ -33,26 +33,51 @@ from turntree.agents.engines.sglang.wire import is_ours
 from turntree.spec_tree.rules.noise import shifted_seed
 
 
-class Noise(NamedTuple):
-    """The source of one request's noise."""
+class Noises(NamedTuple):
+    """The sources of the requests' noise, an array of shape (rows,) each."""
 
-    ours: bool
-    """Whether the request is drawn here."""
-    seed: int | None
-    """Shifted (``shifted_seed``), in [0, 2**64); ``None`` for fresh noise."""
-    judged: bool = False
+    ours: NDArray[np.bool_]
+    """Whether a request is drawn here."""
+    seeds: NDArray[np.uint64]
+    """Shifted (``shifted_seed``); 0 for fresh noise."""
+    fresh: NDArray[np.bool_]
+    judged: NDArray[np.bool_]
     """Whether tokens are drawn at the positions of its guess too (``judging``)."""
 
     @classmethod
-    def of(cls, request: Any) -> Noise:
-        """The noise of SGLang's request; noise is keyed by the position in the turn, SGLang counts in the context."""
-        entries = request.sampling_params.custom_params
-        seed = noise_seed(entries)
-        before = len(request.origin_input_ids) - given_of(entries) - 1
-        return cls(is_ours(entries), None if seed is None else shifted_seed(seed, before), is_judged(entries))
+    def of(cls, requests: Sequence[Any]) -> Noises:
+        """The noise of SGLang's requests; it is keyed by the position in the turn, SGLang counts in the context."""
+        entries = [request.sampling_params.custom_params for request in requests]
+        seeds = [noise_seed(each) for each in entries]
+        shifted = [
+            0 if seed is None else shifted_seed(seed, len(request.origin_input_ids) - given_of(each) - 1)
+            for request, each, seed in zip(requests, entries, seeds, strict=True)
+        ]
+        return cls(
+            np.array([is_ours(each) for each in entries], np.bool_),
+            np.array(shifted, np.uint64),
+            np.array([seed is None for seed in seeds], np.bool_),
+            np.array([is_judged(each) for each in entries], np.bool_),
+        )
+
+    def at(self, rows: Any) -> Noises:
+        """The noise of some rows, int64."""
+        return Noises(*(column[rows] for column in self))
+
+    def then(self, other: Noises) -> Noises:
+        """This noise and that of further rows."""
+        return Noises(*(np.concatenate(columns) for columns in zip(self, other, strict=True)))
+
+    def now(self) -> NDArray[np.uint64]:
+        """The seed of each row, a fresh one where a request has none."""
+        if not self.fresh.any():
+            return self.seeds
+        # By PyTorch's own generator, since SGLang seeds it alike on all ranks.
+        made = torch.randint(-(1 << 63), (1 << 63) - 1, self.fresh.shape, dtype=torch.int64, device="cpu")
+        return np.where(self.fresh, made.numpy().view(np.uint64), self.seeds)
 
 
-def draw(probabilities: Tensor, noises: Sequence[Noise], positions: NDArray[np.int64] | Tensor) -> Tensor:
+def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row.
 
     Args:
@@ -62,7 +87,7 @@ def draw(probabilities: Tensor, noises: Sequence[Noise], positions: NDArray[np.i
     Returns:
         int64, shape (rows,).
     """
-    return race(probabilities.float(), _seeds(noises), positions)
+    return race(probabilities.float(), noises.now(), positions)
 
 
 def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
@@ -93,7 +118,7 @@ def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) 
 def draw_at_nodes(
     logits: Tensor,
     sampling: Any,
-    noises: Sequence[Noise],
+    noises: Noises,
     positions: Tensor,
     width: int,
     drafted: Sequence[int] | None = None,
@@ -109,18 +134,18 @@ def draw_at_nodes(
     Returns:
         int64, shape (rows, width), 0 at padding.
     """
-    counts = np.full(len(noises), width - 1) if drafted is None else np.asarray(drafted)
+    counts = np.full(len(noises.seeds), width - 1) if drafted is None else np.asarray(drafted)
     node = np.flatnonzero(np.arange(width) <= counts[:, None])
     owner = node // width
     places, owners = torch.from_numpy(np.stack([node, owner])).to(logits.device, non_blocking=True)
     tempered = logits if len(node) == len(logits) else logits[places]
     tempered = tempered / sampling.temperatures.view(-1)[owners, None]
-    seeds, where = _seeds(noises)[owner], positions[places]
+    seeds, where = noises.now()[owner], positions[places]
     if _cuts(sampling):
         drawn = race(reshaped(tempered.softmax(-1), sampling, owners).float(), seeds, where)
     else:
         drawn = race_of_logits(tempered, seeds, where)
-    tokens = torch.zeros(len(noises) * width, dtype=torch.int64, device=logits.device)
+    tokens = torch.zeros(len(counts) * width, dtype=torch.int64, device=logits.device)
     tokens[places] = drawn
     return tokens.view(-1, width)
 
@@ -128,14 +153,3 @@ def draw_at_nodes(
 def _cuts(sampling: Any) -> bool:
     """Whether a request of SGLang's ``SamplingBatchInfo`` has min-p, top-k or top-p."""
     return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
-
-
-def _seeds(noises: Sequence[Noise]) -> NDArray[np.uint64]:
-    """The seed of each row, a fresh one where a request has none; shape (rows,)."""
-    seeds = np.array([noise.seed or 0 for noise in noises], np.uint64)
-    fresh = np.array([noise.seed is None for noise in noises], np.bool_)
-    if fresh.any():
-        # By PyTorch's own generator, since SGLang seeds it alike on all ranks.
-        made = torch.randint(-(1 << 63), (1 << 63) - 1, (len(noises),), dtype=torch.int64, device="cpu")
-        seeds = np.where(fresh, made.numpy().view(np.uint64), seeds)
-    return seeds

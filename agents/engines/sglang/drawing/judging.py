@@ -12,14 +12,14 @@ Invariant: requests without the mark get what they asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing.draws import Noise, draw, reshaped
+from turntree.agents.engines.sglang.drawing.draws import Noises, draw, reshaped
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 from turntree.agents.engines.sglang.drawing.verification import alike_on_ranks
 
@@ -70,7 +70,7 @@ def get_logits(
 class Judging:
     """The draws of one pass over prompts."""
 
-    def __init__(self, batch: Any, noises: Sequence[Noise]) -> None:
+    def __init__(self, batch: Any, noises: Noises) -> None:
         """Lay out the rows of logits that SGLang will compute.
 
         Args:
@@ -84,7 +84,7 @@ class Judging:
         places = [range(prefix + min(start, count - 1), prefix + count) for prefix, start, count in lengths]
         self._request = np.repeat(np.arange(len(places)), [len(span) for span in places])
         self._place = np.concatenate([np.array(span, np.int64) for span in places])
-        self._wanted = np.array([noise.judged and noise.seed is not None for noise in noises])[self._request]
+        self._wanted = (noises.judged & ~noises.fresh)[self._request]
         self._tokens = np.zeros(len(self._request), np.int64)
         self._logprobs = np.zeros((len(self._request), 2))
         self._seen = 0
@@ -93,7 +93,7 @@ class Judging:
     def of(cls, batch: Any) -> Judging | None:
         """The draws of SGLang's ``ForwardBatch``; ``None`` where there are none."""
         noises = noises_of(getattr(batch, "sampling_info", None))
-        if noises is None or not any(noise.judged for noise in noises):
+        if noises is None or not noises.judged.any():
             return None
         mode = batch.forward_mode
         records = mode.is_extend() and not mode.is_target_verify() and batch.return_logprob
@@ -128,8 +128,7 @@ class Judging:
         owner = torch.from_numpy(self._request[rows]).to(logits.device)
         before = (logits / self._sampling.temperatures.view(-1)[owner, None]).softmax(-1)
         after = reshaped(before, self._sampling, owner)
-        noises = [self._noises[request] for request in self._request[rows]]
-        drawn = alike_on_ranks(draw(after, noises, self._place[rows]))
+        drawn = alike_on_ranks(draw(after, self._noises.at(self._request[rows]), self._place[rows]))
         both = torch.stack([p.gather(-1, drawn[:, None].to(p.device))[:, 0] for p in (before, after)], -1)
         self._tokens[rows] = drawn.cpu().numpy()
         self._logprobs[rows] = both.log().cpu().numpy()

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turntree.agents.engines.sglang.drawing.draws import Noise
+import numpy as np
+
+from turntree.agents.engines.sglang.drawing.draws import Noises
 
 _NOISES = "turntree_noises"
+_NOTHING = Noises.of([])
 _everyone = False
 
 
@@ -23,14 +26,14 @@ def draw_for_all() -> None:
     _everyone = True
 
 
-def noises_of(sampling: Any) -> list[Noise] | None:
-    """Noise of each row of a ``SamplingBatchInfo``; ``None`` where no row is turntree's."""
-    noises: list[Noise] | None = getattr(sampling, _NOISES, None)
-    if noises is None or not (_everyone or any(noise.ours for noise in noises)):
+def noises_of(sampling: Any) -> Noises | None:
+    """Noise of the rows of a ``SamplingBatchInfo``; ``None`` where no row is turntree's."""
+    noises: Noises | None = getattr(sampling, _NOISES, None)
+    if noises is None or not (_everyone or noises.ours.any()):
         return None
-    if len(noises) != len(sampling):
+    if len(noises.seeds) != len(sampling):
         raise RuntimeError(
-            f"a batch of {len(sampling)} requests has the noise of {len(noises)}; this version of SGLang treats "
+            f"a batch of {len(sampling)} requests has the noise of {len(noises.seeds)}; this version of SGLang treats "
             "batches in a way that turntree's hooks do not know"
         )
     return noises
@@ -39,28 +42,26 @@ def noises_of(sampling: Any) -> list[Noise] | None:
 def from_schedule_batch(original: Callable[..., Any], cls: type, batch: Any, *rest: Any, **options: Any) -> Any:
     """Attach the noise to a batch built from requests."""
     info = original(cls, batch, *rest, **options)
-    setattr(info, _NOISES, [Noise.of(request) for request in batch.reqs])
+    setattr(info, _NOISES, Noises.of(batch.reqs))
     return info
 
 
 def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], *rest: Any, **options: Any) -> None:
     """Keep the noise of the remaining rows."""
-    noises = getattr(info, _NOISES, None)
     original(info, keep, *rest, **options)
-    if noises is not None:
-        setattr(info, _NOISES, [noises[row] for row in keep])
+    if hasattr(info, _NOISES):
+        setattr(info, _NOISES, getattr(info, _NOISES).at(np.asarray(keep, np.int64)))
 
 
 def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
     """Append the noise of another batch."""
-    noises = [*getattr(info, _NOISES, ()), *getattr(other, _NOISES, ())]
     original(info, other)
-    setattr(info, _NOISES, noises)
+    setattr(info, _NOISES, getattr(info, _NOISES, _NOTHING).then(getattr(other, _NOISES, _NOTHING)))
 
 
 def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
-    """Copy the noise: the scheduler goes on while a copy is drawn from."""
+    """Have the noise in the copy too: the scheduler goes on while that is drawn from."""
     copied = original(info, *rest, **options)
     if hasattr(info, _NOISES):
-        setattr(copied, _NOISES, list(getattr(info, _NOISES)))
+        setattr(copied, _NOISES, getattr(info, _NOISES))
     return copied

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing.draws import Noise, draw_at_nodes
+from turntree.agents.engines.sglang.drawing.draws import Noises, draw_at_nodes
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 
 DRAFTED_NODES = "turntree_drafted"
 """Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding."""
 
 
-def _at_nodes(logits: Tensor, sampling: Any, noises: list[Noise], verify_input: Any) -> Tensor:
+def _at_nodes(logits: Tensor, sampling: Any, noises: Noises, verify_input: Any) -> Tensor:
     """A token at each node, shape (rows, width), the same on all tensor-parallel ranks: their sums may differ."""
     drafted = getattr(verify_input, DRAFTED_NODES, None)
     width = verify_input.draft_token_num

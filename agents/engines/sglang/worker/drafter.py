@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.chain_rows import ChainTurn
 from turntree.agents.engines.drafting.trees import with_guesses
-from turntree.agents.engines.request_wire import is_judged
+from turntree.agents.engines.request_wire import given_of, is_judged
 from turntree.agents.engines.served.drafter import ServedDrafter
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.sglang.worker.given_turns import GivenTurns, judged_tokens
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, keeps
+from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, judged_tokens, keeps
 from turntree.spec_tree import DraftBatch, SpecForest
 from turntree.spec_tree.exchange.exchange import SharedTurns
 
@@ -97,14 +96,17 @@ class TreeDrafter(ServedDrafter):
         """Those of the last pass."""
         self._slots = np.zeros(0, np.int32)
         """Theirs."""
-        self._given = GivenTurns()
+        self._given: dict[str, Served] = {}
+        """Requests with given tokens, after their pass over the prompt, in which their turn may end."""
         self._step: _Step | None = None
 
     def prompts(self, requests: Sequence[Served]) -> None:
         """Hear of the requests of a pass over prompts: a turn with given tokens may end in it."""
         with self._session.timed():
             self._learn()
-            self._given.record_given([request for request in requests if request.rid not in self._turns])
+            for request in requests:
+                if request.rid not in self._turns and given_of(request.sampling_params.custom_params):
+                    self._given[request.rid] = request
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:
         """Draft trees for all requests of a pass.
@@ -190,7 +192,7 @@ class TreeDrafter(ServedDrafter):
         new = [request for request in requests if request.rid not in self._turns]
         slots = self._chains.begin([self._asked_turn(request) for request in new])
         for request, slot in zip(new, slots, strict=True):
-            self._given.decodes(request)
+            self._given.pop(request.rid, None)
             self._turns[request.rid] = _Turn(request, slot, given_tokens(request))
         self._batch = [self._turns[request.rid] for request in requests]
         self._slots = np.array([turn.slot for turn in self._batch], np.int32)
@@ -214,7 +216,8 @@ class TreeDrafter(ServedDrafter):
 
     def _learn(self) -> None:
         """Tell the store of turns that ended in a pass over prompts, each at once."""
-        for request in self._given.ended():
+        for request in [each for each in self._given.values() if each.finished_reason is not None]:
+            del self._given[request.rid]
             entries, tokens = request.sampling_params.custom_params, request.origin_input_ids
             turn = judged_tokens(request) if is_judged(entries) else [*given_tokens(request), *request.output_ids]
             if turn and keeps(request):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from turntree.agents.engines.request_wire import given_of
+from turntree.agents.engines.served.drafter import judged_turn
 
 
 class Served(Protocol):
@@ -42,3 +43,19 @@ def keeps(request: Served) -> bool:
     """Whether its turn may draft others: it ended regularly."""
     reason = request.finished_reason
     return reason is not None and reason.to_json().get("type") in ("stop", "length")
+
+
+def judged_tokens(request: Served) -> list[int]:
+    """The turn of a judged request that has ended; empty if it goes on, or if nothing was drawn."""
+    entries, sampling = request.sampling_params.custom_params, request.sampling_params
+    count = given_of(entries)
+    drawn = _drawn(request)[-count:]
+    if len(drawn) < count:
+        return []
+    return judged_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
+
+
+def _drawn(request: Served) -> list[int]:
+    """The drawn tokens: each stands twice."""
+    rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
+    return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []

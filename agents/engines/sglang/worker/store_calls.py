@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turntree.agents.engines.drafting.remote_store import carry_out
+from turntree.agents.engines.served.remote_store import carry_out
 from turntree.spec_tree.errors import ForestError
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.drafting.remote_store import carry_out
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.engines.served.remote_store import RemoteStore
+from turntree.agents.engines.served.remote_store import RemoteStore, carry_out
 from turntree.agents.errors import EngineLost
 from turntree.agents.guesses.stored import StoredTurns
 from turntree.agents.verl.config.settings import ExchangeSettings

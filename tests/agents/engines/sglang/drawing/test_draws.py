@@ -3,13 +3,14 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from launches import Launches, one_launch
 from pretended_device import DEVICE, pretended_device
 
 from turntree.agents.engines.drafting import race as race_module
-from turntree.agents.engines.sglang.drawing.draws import Noise, draw_at_nodes
+from turntree.agents.engines.sglang.drawing.draws import Noises, draw_at_nodes
 
 VOCABULARY, DEEPEST = 13, 8
 FEW, MANY = 16, 256
@@ -38,7 +39,8 @@ class Cuts(SimpleNamespace):
 
 def at_nodes(rows: int, *, top_k: bool, drafted: list[int] | None = None, unseeded: int = -1) -> tuple[Any, Launches]:
     width = DEEPEST + 1
-    noises = [Noise(True, None if row == unseeded else row) for row in range(rows)]
+    every = np.arange(rows)
+    noises = Noises(every >= 0, every.astype(np.uint64), every == unseeded, every < 0)
     logits = torch.randn(rows * width, VOCABULARY, generator=torch.Generator().manual_seed(0))
     with pretended_device():
         values, places = logits.to(DEVICE), torch.arange(width).repeat(rows).to(DEVICE)

@@ -9,7 +9,7 @@ from turntree.agents.engines.request_wire import MOST, request_entries
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.wire import OURS
 from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
-from turntree.agents.engines.sglang.worker.given_turns import judged_tokens
+from turntree.agents.engines.sglang.worker.served_request import judged_tokens
 from turntree.spec_tree import DialogueState, SpecForest
 
 PROMPT, GUESS = [1, 2, 3], [10, 11, 12, 13, 14, 15]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.engines.drafting.remote_store import carry_out
+from turntree.agents.engines.served.remote_store import carry_out
 from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
