@@ -25,10 +25,6 @@ DRAFT = "turntree_draft"
 """Name of the caller's guess: token ids."""
 SEED = "turntree_seed"
 """Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
-APART = "turntree_apart"
-"""Name of the mark of a request that reuse of stored turns leaves alone."""
-SAMPLE = "turntree_sample"
-"""Name of the episode's number among those of its task."""
 GIVEN = "turntree_given"
 """Name of the number of tokens at the end of the prompt that are the first ones of the turn."""
 MOST = "turntree_most"
@@ -45,8 +41,6 @@ def request_entries(
     state: DialogueState | None = None,
     seed: int | None = None,
     draft: Sequence[int] = (),
-    reuse: bool = True,
-    sample: int = 0,
     given: int = 0,
     judged: bool = False,
 ) -> dict[str, Any]:
@@ -55,7 +49,6 @@ def request_entries(
     Args:
         seed: Seed of the request's noise; taken modulo 2**64.
         draft: A guess of the turn, token ids, shape (tokens,).
-        sample: As ``TurnRequest.sample``.
         given: Tokens at the end of the prompt that are the first ones of the turn.
         judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
 
@@ -70,10 +63,6 @@ def request_entries(
         entries[SEED] = str(seed % WORD)
     if len(draft):
         entries[DRAFT] = [int(token) for token in draft]
-    if not reuse:
-        entries[APART] = True
-    if sample:
-        entries[SAMPLE] = sample
     if given:
         entries[GIVEN] = given
     if judged:

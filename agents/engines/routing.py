@@ -100,13 +100,12 @@ class TaskRoutes(Generic[R]):
         """Number of live dialogues of each replica."""
         return {replica: live.total() for replica, live in self._live.items()}
 
-    def acquire(self, key: str, *, size: float = 0.0, avoid: R | None = None) -> R:
+    def acquire(self, key: str, *, size: float = 0.0) -> R:
         """Assign one dialogue to a replica; live dialogues of one key share a replica.
 
         Args:
             size: Tokens that it will probably have; 0 where that is not known. A replica's share is counted in tokens
                 where they are known, else in dialogues.
-            avoid: A replica to be used only if no other is alive.
 
         Raises:
             NoReplicas: If all are lost.
@@ -115,8 +114,8 @@ class TaskRoutes(Generic[R]):
         if not alive:
             raise NoReplicas(f"all {len(self._live)} engine replicas are lost")
         replica = self._place.get(key)
-        if replica is None or replica in self._lost or replica == avoid:
-            wanted = preference(key, [one for one in alive if one != avoid] or alive)
+        if replica is None or replica in self._lost:
+            wanted = preference(key, alive)
             # A dialogue whose length is not known counts as the mean of the others, or as 1.
             other = fmean(self._size.values()) if self._size else 1.0
             own = size or other
@@ -163,9 +162,3 @@ class TaskRoutes(Generic[R]):
         """Mark a lost replica as alive."""
         if replica in self._lost:
             self.add(replica)
-
-    def remove(self, replica: R) -> None:
-        """Remove a replica permanently."""
-        self._live.pop(replica, None)
-        self._lost.discard(replica)
-        self._place = {key: place for key, place in self._place.items() if place != replica}

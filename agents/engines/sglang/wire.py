@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from turntree.agents.engines.request_wire import request_entries
-
 DRAFTED = "turntree_drafted"
 """Returned in ``meta_info``: draft nodes of each verify step, padding left out, shape (steps,)."""
 ACCEPTED = "turntree_accepted"
@@ -20,16 +18,6 @@ OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
 JUDGES = "turntree_judges"
 """Key in a scheduler's internal state: whether it judges drafts in the pass over a prompt."""
-
-
-def custom_params(**entries: Any) -> dict[str, Any]:
-    """The mark, and the entries of one request as ``request_entries`` makes them.
-
-    Example:
-        >>> custom_params(seed=-1, draft=(5, 7))
-        {'turntree': True, 'turntree_seed': '18446744073709551615', 'turntree_draft': [5, 7]}
-    """
-    return {OURS: True, **request_entries(**entries)}
 
 
 def is_ours(entries: Mapping[str, Any] | None) -> bool:

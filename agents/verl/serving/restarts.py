@@ -118,7 +118,7 @@ class ServerLife:
 
 
 class RestartedServer:
-    """Mix-in before verl's weight sender of vLLM or SGLang, ``ServerAdapter``: Ray may have restarted the server.
+    """Mix-in before a weight sender, such as verl's ``ServerAdapter``: Ray may have restarted the server.
 
     Not covered: a server of SGLang that dies while weights are on their way; verl's sender then ends the run.
     """
@@ -134,7 +134,11 @@ class RestartedServer:
         """Handle of the replica's server; ``None`` if another process talks to it."""
         raise NotImplementedError
 
-    async def update_weights(self, weights: Any, global_steps: int | None = None, **kwargs: Any) -> None:
+    async def send(self, server: Any, life: str, weights: Any, **kwargs: Any) -> None:
+        """Send weights to the process of the server whose ``ready`` returned ``life``."""
+        await super().update_weights(weights, global_steps=None, **kwargs)  # type: ignore[misc]
+
+    async def update_weights(self, weights: Any, *, global_steps: int | None = None, **kwargs: Any) -> None:
         """As verl's, once the server is there.
 
         Args:
@@ -144,14 +148,13 @@ class RestartedServer:
             if global_steps == RESEND:
                 global_steps = self._global_steps
             self._global_steps = global_steps
-            send: Any = super().update_weights  # type: ignore[misc]
             try:
                 server = await self.server()
                 if server is None:
-                    await send(weights, global_steps=global_steps, **kwargs)
+                    await super().update_weights(weights, global_steps=global_steps, **kwargs)  # type: ignore[misc]
                     return
                 life = await server.ready.remote()
-                await send(weights, global_steps=None, **kwargs)
+                await self.send(server, life, weights, **kwargs)
                 if global_steps is not None:
                     await server.set_global_steps.remote(global_steps, life)
             except (RayActorError, EngineLost) as error:

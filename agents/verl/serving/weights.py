@@ -6,30 +6,24 @@ buckets, one at a time, so that the store never holds the whole model.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayActorError
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import server_name
-from turntree.agents.verl.serving.restarts import RESEND
-
-logger = logging.getLogger(__name__)
+from turntree.agents.verl.serving.restarts import RestartedServer
 
 Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Tensor]]
 """Names and tensors."""
 
 
-class WeightSender(BaseRollout):
+class WeightSender(RestartedServer, BaseRollout):
     """verl's ``BaseRollout`` for the turntree engine.
 
     Args:
@@ -40,32 +34,28 @@ class WeightSender(BaseRollout):
         super().__init__(config, model_config, device_mesh)
         # A replica is one device wide, so every trainer rank has its own replica.
         rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
-        self._name = server_name(rank)
-        self._global_steps: int | None = None
-        self._sending = asyncio.Lock()
+        self.replica_rank = rank
         self._bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
 
-    @property
-    def _server(self) -> Any:
-        return ray.get_actor(self._name)
+    async def server(self) -> Any:
+        """See ``RestartedServer``."""
+        return ray.get_actor(server_name(self.replica_rank))
 
     async def resume(self, tags: list[str]) -> None:
         """Wake the server."""
-        await self._server.wake_up.remote(tags=tags)
+        await (await self.server()).wake_up.remote(tags=tags)
 
     async def release(self) -> None:
         """Let the server drop its keys and values."""
-        await self._server.sleep.remote()
+        await (await self.server()).sleep.remote()
 
-    @torch.no_grad()
     async def update_weights(
         self,
-        weights: Weights,
+        weights: Any,
         wire_format: str = "named_tensors",
         *,
         global_steps: int | None = None,
         peft_config: Any = None,
-        base_sync_done: bool = True,
         **kwargs: Any,
     ) -> None:
         """Send every tensor of ``weights``, then the step that they belong to.
@@ -86,25 +76,12 @@ class WeightSender(BaseRollout):
             )
         if peft_config is not None:
             raise ConfigError("the turntree engine takes no adapters; set actor_rollout_ref.model.lora.merge=True")
-        async with self._sending:
-            if global_steps == RESEND:
-                global_steps = self._global_steps
-            self._global_steps = global_steps
-            await self._send(weights, global_steps)
+        await super().update_weights(weights, global_steps=global_steps)
 
-    async def _send(self, weights: Any, global_steps: int | None) -> None:
-        buckets = buckets_of(weights, self._bucket_bytes)
-        try:
-            server = self._server
-            life = await server.ready.remote()
-            async for bucket in buckets:
-                await server.update_weights.remote(bucket, life)
-            if global_steps is not None:
-                await server.set_global_steps.remote(global_steps, life)
-        except (RayActorError, EngineLost) as error:
-            logger.warning("%s was lost during an update; it has no weights until the next one: %s", self._name, error)
-            async for _ in buckets:  # the trainer's other processes gather each tensor together with this one
-                pass
+    async def send(self, server: Any, life: str, weights: Any, **kwargs: Any) -> None:
+        """See ``RestartedServer``."""
+        async for bucket in buckets_of(weights, self._bucket_bytes):
+            await server.update_weights.remote(bucket, life)
 
 
 async def buckets_of(weights: Weights, bucket_bytes: int) -> AsyncIterator[dict[str, torch.Tensor]]:

@@ -23,7 +23,7 @@ from turntree.agents.engines.request_wire import (
     state_of,
     turn_state,
 )
-from turntree.agents.engines.sglang.wire import custom_params, is_ours
+from turntree.agents.engines.sglang.wire import OURS, is_ours
 from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential, shifted_seed
@@ -41,11 +41,10 @@ def test_what_is_no_state_is_refused_with_what_was_expected(values):
         from_wire(values)
 
 
-@pytest.mark.parametrize("make", [request_entries, custom_params], ids=["vllm", "sglang"])
 @pytest.mark.parametrize("over_http", [False, True])
-def test_what_is_sent_beside_a_request_is_read_at_the_other_end(make: Any, over_http: bool) -> None:
+def test_what_is_sent_beside_a_request_is_read_at_the_other_end(over_http: bool) -> None:
     """Over HTTP vLLM 0.24 takes text and numbers alone."""
-    entries = make(state=STATE, seed=2**63 + 1, draft=(4, 5))
+    entries = request_entries(state=STATE, seed=2**63 + 1, draft=(4, 5))
     if over_http:
         entries = json.loads(json.dumps(flat(entries)))
         assert all(isinstance(value, str | int) for value in entries.values())
@@ -71,7 +70,7 @@ def test_a_request_of_others_brings_nothing(entries: dict[str, object] | None) -
     assert state_of(entries) is seed_of(entries) is None
     assert draft_of(entries) == []
     assert not is_ours(entries)
-    assert is_ours(custom_params(state=STATE, seed=None, draft=()))
+    assert is_ours({OURS: True, **request_entries(state=STATE, seed=None, draft=())})
 
 
 def test_seeds_are_taken_modulo_two_to_the_64() -> None:

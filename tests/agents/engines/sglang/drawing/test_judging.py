@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from turntree.agents.engines.request_wire import request_entries
 from turntree.agents.engines.sglang.drawing import judging
 from turntree.agents.engines.sglang.drawing.draws import Noises
 from turntree.agents.engines.sglang.drawing.judging import Judging
-from turntree.agents.engines.sglang.wire import custom_params
+from turntree.agents.engines.sglang.wire import OURS
 from turntree.spec_tree.rules.noise import exponential
 
 VOCABULARY = 16
@@ -23,7 +24,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def request(prompt: int, guess: int, seed: int, *, judged: bool = True) -> Any:
-    entries = custom_params(seed=seed, given=guess, judged=judged)
+    entries = {OURS: True, **request_entries(seed=seed, given=guess, judged=judged)}
     return SimpleNamespace(
         sampling_params=SimpleNamespace(custom_params=entries), origin_input_ids=[1] * (prompt + guess)
     )

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.engines.request_wire import MOST
+from turntree.agents.engines.request_wire import MOST, request_entries
 from turntree.agents.engines.sglang.settings import SglangSettings
-from turntree.agents.engines.sglang.wire import custom_params
+from turntree.agents.engines.sglang.wire import OURS
 from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
 from turntree.agents.engines.sglang.worker.served_request import judged_tokens
 from turntree.spec_tree import DialogueState, SpecForest
@@ -19,7 +19,9 @@ STATE = DialogueState(exact=77, task="t")
 def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> Any:
     """A judged request that has ended; with ``drawn`` ``None`` one that goes on after the guess."""
     judged = drawn is not None
-    entries = custom_params(state=STATE, seed=1, given=len(GUESS), judged=judged) | ({MOST: most} if judged else {})
+    entries = {OURS: True, **request_entries(state=STATE, seed=1, given=len(GUESS), judged=judged)} | (
+        {MOST: most} if judged else {}
+    )
     rows = {"input_top_logprobs_idx": [None, *([token, token] for token in drawn or ())]}
     values = {
         "rid": "a",
