@@ -23,6 +23,11 @@ _NOTHING = -1e30
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
+def forget(manager: Any, name: str) -> None:
+    """Let SGLang's ``TokenizerManager`` forget an answered request; 0.5.12 keeps one that was aborted while it waited."""
+    manager.rid_to_state.pop(name, None)
+
+
 def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int | None = None) -> Completion:
     """A sampled turn.
 

@@ -137,6 +137,19 @@ async def test_penalties_are_refused_where_trees_are_verified(engine: SglangEngi
         await engine.generate(TurnRequest(PROMPT, Sampling(frequency_penalty=0.5)))
 
 
+async def test_requests_that_are_aborted_while_they_wait_are_forgotten(engine: SglangEngine) -> None:
+    for _ in range(ATTEMPTS):
+        asked = TurnRequest(PROMPT, Sampling(max_tokens=CONTEXT))
+        waiting = [asyncio.create_task(engine.generate(asked)) for _ in range(3 * engine.config.max_batch)]
+        await soon(lambda waiting=waiting: engine.live >= len(waiting), 120)
+        await asyncio.to_thread(engine.abort_all)
+        turns = await asyncio.gather(*waiting)
+        if not all(turn.token_ids for turn in turns):
+            break
+    assert not all(turn.token_ids for turn in turns), "the control: none waited"
+    assert not engine._engine.tokenizer_manager.rid_to_state
+
+
 async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(engine, policy):
     """The weights that come between say the next token in the stead of each."""
     import torch
