@@ -24,7 +24,7 @@ _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 def forget(manager: Any, name: str) -> None:
-    """Let SGLang's ``TokenizerManager`` forget an answered request; 0.5.12 keeps one that was aborted while it waited."""
+    """Let SGLang's ``TokenizerManager`` forget an answered request: 0.5.12 keeps one that was aborted in its queue."""
     manager.rid_to_state.pop(name, None)
 
 

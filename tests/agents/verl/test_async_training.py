@@ -244,7 +244,9 @@ def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
     engine: str, mode: str, chatml: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The trainer computes all log-probabilities again, with its own weights."""
-    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, f"mode={mode}")
+    # Without order there are always turns that an update interrupts.
+    order = f"turntree.asynchronous.in_order={str(mode == 'colocate_async').lower()}"
+    _, rows = external(engine, chatml, tmp_path, tmp_path_factory, f"mode={mode}", order)
     for row in rows:
         assert row[STALE] == 0
         assert row["turntree/episodes"] == PROMPTS * SAMPLES
@@ -252,7 +254,7 @@ def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
     judged = [row for row in rows if row["async/judged_turns"]]
     assert len(judged) == STEPS - 1 if mode == "colocate_async" else judged
     assert all(0 < row["async/kept_share"] <= 1 for row in judged)
-    assert sum(row["async/interruptions"] for row in rows) > 0, "turns are judged that had not ended, too"
+    assert mode == "colocate_async" or sum(row["async/interruptions"] for row in rows) > 0
 
 
 @pytest.mark.release
