@@ -198,7 +198,8 @@ def episode_files(run: Path) -> list[Path]:
         raise FileNotFoundError(f"there is no {run}; give the folder of a run or a file of episodes")
     if run.is_file():
         return [run]
-    if not (files := sorted(file for file in run.glob("episodes/*.jsonl") if _STEP.fullmatch(file.name))):
+    steps = sorted(file for file in run.glob("episodes/*.jsonl") if _STEP.fullmatch(file.name))
+    if not (files := steps or sorted(run.glob("*episodes*.jsonl"))):
         raise RecordError(
             f"{run} holds no episodes: expected {run / 'episodes'}/step_*.jsonl as `turntree train` writes them; "
             "`turntree eval --out FILE` writes a file that can be named itself"

@@ -19,10 +19,9 @@ from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
 from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import PlaySettings, TrainSettings
-from turntree.agents.verl.names import ROLLOUT_NAME
+from turntree.agents.verl.names import ENGINES, ROLLOUT_NAME
 
 COLOCATED, SEPARATE = "colocate_async", "separate_async"
-_ENGINES = (ROLLOUT_NAME, "vllm", "sglang")
 _SAMPLER = "OvertakenReplayBuffer"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
@@ -57,10 +56,10 @@ def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
     if mode not in (COLOCATED, SEPARATE):
         known = f"mode={SYNC}, {COLOCATED} or {SEPARATE}"
         raise ConfigError(f"{where} is not supported with turntree's episodes, take {known}")
-    if manager != _MANAGER or rollout.name not in _ENGINES:
+    if manager != _MANAGER or rollout.name not in ENGINES:
         raise ConfigError(
             f"{where} needs turntree's manager of episodes, as mode={mode} has it, and rollout.name="
-            f"{' or '.join(_ENGINES)}, got agent_loop_manager_class={manager} and rollout.name={rollout.name}"
+            f"{' or '.join(ENGINES)}, got agent_loop_manager_class={manager} and rollout.name={rollout.name}"
         )
     if mode == SEPARATE:
         _check_devices(config)

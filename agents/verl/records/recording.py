@@ -77,6 +77,7 @@ class RunFolder:
     def clear(self) -> None:
         """Remove the files of an earlier run; others are kept."""
         stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config, self.phases]
+        stale += [self.root / "comparison.jsonl"]  # of a demo
         stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
         for path in stale:
             path.unlink(missing_ok=True)

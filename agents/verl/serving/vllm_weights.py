@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ray
 import torch
 import zmq
 from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedWeightReceiver
@@ -28,7 +29,10 @@ SECONDS = 300
 
 
 class BoundedSender(ServerAdapter):  # type: ignore[misc]
-    """verl's weight sender, which waits for a dead server without an end (verl 0.9.1, ``BucketedWeightSender``)."""
+    """verl's weight sender, which waits for a dead server without an end (verl 0.9.1, ``BucketedWeightSender``).
+
+    A server that takes no weights is ended, since it may have some of the new ones; Ray starts it again.
+    """
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
         """As verl's.
@@ -42,6 +46,8 @@ class BoundedSender(ServerAdapter):  # type: ignore[misc]
                 context.setsockopt(bound, int(1000 * SECONDS))
             await super().update_weights(*args, **kwargs)
         except zmq.Again as error:
+            if self._ensure_server_handle():
+                ray.kill(self.server_handle, no_restart=False)
             raise EngineLost(f"it has not taken a bucket of weights for {SECONDS} s") from error
         finally:
             for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):

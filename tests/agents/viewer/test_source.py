@@ -35,6 +35,8 @@ def test_a_single_file_of_episodes_is_a_source_without_figures(run: Path) -> Non
     source = Source.open(run / "episodes" / "step_000002.jsonl")
     assert sum(1 for _ in source.records()) == 10
     assert curves(source) == []
+    source.path.rename(run.parent / "my_episodes.jsonl")
+    assert sum(1 for _ in Source.open(run.parent).records()) == 10
 
 
 STEPS = ["nonsense", "[1]", "{}", *(f'{{"step": {step}}}' for step in ("true", "1.5", '"2"', "1e400", "NaN", 10**30))]

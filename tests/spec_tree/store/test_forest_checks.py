@@ -23,7 +23,7 @@ GOOD = [Node(5, -1, 1, 0.5), Node(6, -1, 1, 0.25), Node(7, 0, 2, 0.25)]
         *[({1: Node(5, -1, 1, 0.25)}, {}, "siblings alike"), ({0: Node(5, 2, 3, 0.5)}, {}, "before its parent")],
         *[({2: Node(7, 0, 1, 0.25)}, {}, "depth 1"), ({2: Node(-2, 0, 2, 0.25)}, {}, "no token")],
         *[({2: Node(7, 0, 2, chance)}, {}, f"probability {chance}") for chance in (0.6, 0.0, float("nan"))],
-        ({0: Node(5, -1, 1, 1.5)}, {}, "probability 1.5"),
+        *[({0: Node(5, -1, 1, 1.5)}, {}, "probability 1.5"), ({1: Node(6, -1, 1, 0.2)}, {}, "likelier")],
     ],
 )
 def test_a_malformed_draft_is_noticed(changed: dict[int, Node], limits: dict[str, Any], complaint: str) -> None:

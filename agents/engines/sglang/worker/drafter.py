@@ -105,7 +105,9 @@ class TreeDrafter(ServedDrafter):
         with self._session.timed():
             self._learn()
             for request in requests:
-                if request.rid not in self._turns and given_of(request.sampling_params.custom_params):
+                if request.rid in self._turns:  # retracted: it samples a token behind its prompt that is not read yet
+                    self._batch = []
+                elif given_of(request.sampling_params.custom_params):
                     self._given[request.rid] = request
 
     def propose(self, requests: Sequence[Served]) -> TreeRows:

@@ -18,7 +18,7 @@ from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.rewards import Undecided, compute_score, compute_score_async
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
-from turntree.rewards import UnknownContract
+from turntree.rewards import UnknownContract, UnknownReward
 
 UNREADABLE = "\\frac{"
 
@@ -127,8 +127,12 @@ async def test_verls_own_manager_with_our_function_does_not(chatml: Any) -> None
 
 
 async def test_a_single_turn_of_verls_own_loop_is_scored_as_it_is(chatml: Any) -> None:
-    naive = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score, rewards={"answer_format": 0.25}))
-    assert (await naive.run_single(proto(chatml, "so\n#### 42", turns=2)))["reward_score"] == 0.25
+    rewards = {"answer": 1, "answer_format": 0.25}
+    naive = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score, rewards=rewards))
+    assert (await naive.run_single(proto(chatml, "so\n#### 42", turns=2)))["reward_score"] == 1.25
+    misspelt = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score, rewards={"anser": 1}))
+    with pytest.raises(UnknownReward, match="answer"):
+        await misspelt.run_single(proto(chatml, "so\n#### 42", turns=2))
     with pytest.raises(Undecided):
         await NaiveRewardManager(OmegaConf.create({}), chatml, compute_score).run_single(
             proto(chatml, "so\n#### 42", UNREADABLE, turns=2)

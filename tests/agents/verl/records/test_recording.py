@@ -57,6 +57,7 @@ def test_a_recorder_leaves_no_file_open(tmp_path: Path) -> None:
 def test_clearing_a_folder_keeps_what_a_run_does_not_write(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     append_line(folder.engine, {"step": 1})
+    append_line(tmp_path / "comparison.jsonl", {"step": 1})
     EpisodeRecorder(folder).write(EPISODE, step=1, index=0, session=0, seed=0)
     save_weights(folder.weights(1), [("w", torch.zeros(2))])
     (tmp_path / "notes.txt").write_text("mine")

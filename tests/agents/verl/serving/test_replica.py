@@ -12,12 +12,12 @@ from real_training import read_lines
 from safetensors.torch import load_file
 from tables import table
 
-from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
 from turntree.agents.verl.serving.server import TurntreeServer
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
-from turntree.agents.verl.serving.verl_types import to_sampling
+from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
 from turntree.spec_tree import DialogueState
 
 
@@ -102,6 +102,20 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(server, weights, t
     assert torch.equal(load_file(tmp_path / "weights" / saved[1])[name], weights[name] + 2)
 
 
+def test_verl_is_told_of_a_turn_with_its_counters() -> None:
+    turn = Completion(
+        token_ids=(1, 2),
+        logprobs=(-1.0, -2.0),
+        finish_reason=FinishReason.LENGTH,
+        draft=DraftStats(verify_steps=1, drafted=3, accepted=2),
+        cached_tokens=5,
+    )
+    told = to_token_output(turn, 7)
+    assert (told.token_ids, told.log_probs, told.stop_reason) == ([1, 2], [-1.0, -2.0], "length")
+    counts = {"spec_num_draft_tokens": 3, "spec_num_accepted_tokens": 2, "spec_num_verify_steps": 1}
+    assert told.extra_fields == {"global_steps": 7, "num_cached_tokens": 5, **counts}
+
+
 @pytest.mark.parametrize(
     "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
 )
@@ -113,7 +127,7 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     await server.set_global_steps(1)
     again = await play(server, 1, 2, 3, seed=6)
     assert again.levels[0] == "C"
-    assert len(again.token_ids) == len(again.behaviour_logprobs or again.logprobs) == 4
+    assert len(again.token_ids) == len(again.behaviour_logprobs) == 4
     await server.set_global_steps(2)
     rows = read_lines(tmp_path / "engine.jsonl")
     assert [row["reuse_tickets"] for row in rows] == [0, 1]

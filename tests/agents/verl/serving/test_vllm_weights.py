@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import zmq
+from machine_speed import patience
 from ray.exceptions import ActorUnavailableError
 
 from turntree.agents.verl.serving.restarts import RESEND
@@ -79,6 +80,7 @@ for _ in range(2):  # the buffer's name, then the first bucket
     server.recv()
     server.send(b"")
 server.recv()
+open(sys.argv[2], "w").close()
 os._exit(1)
 """
 """A server that dies with its second bucket of weights."""
@@ -90,10 +92,13 @@ async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
     """By verl's own sender, whose socket has no bound itself."""
     from turntree.agents.verl.serving import vllm_weights
 
-    monkeypatch.setattr(vllm_weights, "SECONDS", 5)
+    ended: list[Any] = []
+    monkeypatch.setattr(vllm_weights, "SECONDS", patience(3))
+    monkeypatch.setattr("ray.kill", lambda server, no_restart: ended.append((server, no_restart)))
+    dead = tmp_path / "dead"
 
     async def begin(*args: Any, **kwargs: Any) -> None:
-        await asyncio.create_subprocess_exec(sys.executable, "-c", DYING, one.zmq_handle)
+        await asyncio.create_subprocess_exec(sys.executable, "-c", DYING, one.zmq_handle, str(dead))
 
     one = sender(Server())
     one.zmq_handle, one.use_shm, one._execute_method = f"ipc://{tmp_path}/weights", True, begin
@@ -103,6 +108,7 @@ async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
         await one.update_weights(weights, global_steps=3)
     assert "it has not taken a bucket of weights" in caplog.text
     assert next(weights, None) is None
-    assert one.server_handle.steps == []
+    assert dead.exists(), "it took a bucket before"
+    assert (one.server_handle.steps, ended) == ([], [(one.server_handle, False)])
     with zmq.Context.instance().socket(zmq.REQ) as other:
         assert (other.sndtimeo, other.rcvtimeo) == (-1, -1)

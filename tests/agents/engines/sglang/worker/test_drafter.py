@@ -117,6 +117,19 @@ def test_a_retracted_request_goes_on_where_it_was():
     assert drafts.forest.stats().tokens == 20
 
 
+def test_a_batch_that_is_retracted_whole_is_drafted_from_the_token_behind_its_prompt():
+    drafts = drafter()
+    run(drafts, Request("a", params(12)))
+    request = Request("b", params(20))
+    drafts.propose([request])
+    request.say()
+    drafts.settle()
+    drafts.prompts([request])
+    request.say()
+    rows = drafts.propose([request])
+    assert rows.tokens[0, rows.child[0, 0]] == SPEECH[3]
+
+
 @pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt tokens are the key")])
 def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
