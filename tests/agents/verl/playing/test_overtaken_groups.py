@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.async_sampler import JUDGED
 from turntree.agents.verl.playing import manager
 from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
@@ -285,6 +287,12 @@ async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker:
         await worker.judge_again(2)
     worker._on_resume = OnResume.TURN
     await worker.judge_again(2)
+
+
+def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "trtllm"}}})
+    with pytest.raises(ConfigError, match="turntree or vllm or sglang, got trtllm"):
+        EpisodeManager(config)
 
 
 class Calls:
