@@ -268,6 +268,9 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             await transfer_queue.async_kv_put(
                 key=prompt["uid"], partition_id="val" if validate else "train", tag={"status": "failure"}
             )
+            # verl's buffer drops it, with the rows of an earlier judgement, and begins another in its place.
+            self._overtaken.forget(prompt["uid"])
+            self._player.forget(prompt["uid"])
             return
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:

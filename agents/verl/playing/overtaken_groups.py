@@ -65,6 +65,11 @@ class OvertakenGroups:
         self.ended[uid] = group
         return before
 
+    def forget(self, uid: str) -> None:
+        """A group is left out, whether it was handed over before or not."""
+        self.ended.pop(uid, None)
+        self._handing.discard(uid)
+
     def handed_over(self, uids: Iterable[str]) -> None:
         """Groups have arrived in the queue."""
         self._handing.difference_update(uids)

@@ -200,6 +200,10 @@ class EpisodePlayer:
             if one.resumed is not None and one.resumed.overtaken is not None:
                 self.resuming.trained.add(one.resumed.overtaken.seeds)
 
+    def forget(self, name: Any) -> None:
+        """A group is left out: it is neither judged again nor trained on."""
+        self._waiting.pop(name, None)
+
     async def _play(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine]
     ) -> _Played:

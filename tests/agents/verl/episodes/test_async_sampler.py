@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from verl.trainer.ppo.v1 import replay_buffer
 
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes import async_sampler
@@ -55,6 +56,20 @@ def test_rows_of_a_group_that_are_being_replaced_are_not_missed() -> None:
     assert buffer._sampleable_terminal_keys("train", NONE) == {"b"}
     buffer.partitions["train"].clear()
     assert buffer._sampleable_terminal_keys("train", NONE) == set()
+
+
+def test_a_group_that_failed_when_it_was_judged_again_goes_with_its_old_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whatever weights they are; the group that did not fail is the control."""
+    cleared: set[str] = set()
+    monkeypatch.setattr(replay_buffer.tq, "kv_clear", lambda partition_id, keys: cleared.update(keys))
+    buffer = make()
+    ready(buffer, 3, {"a": (1, 2), "b": (1, 2)})
+    buffer.finished_keys["train"].remove("a")
+    buffer.failure_keys["train"].add("a")
+    reasons = buffer._terminal_eviction_reasons(3, "train")
+    assert buffer._sampleable_terminal_keys("train", reasons) == {"b"}
+    assert buffer._evict_terminal_groups(3, "train", reasons)[0] == {"a"}
+    assert cleared == {"a", "a_0_0", "a_1_0"}
 
 
 def test_another_trainer_mode_and_another_way_are_refused() -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from turntree.agents.resuming.resume_config import OnResume
+from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.async_sampler import JUDGED
 from turntree.agents.verl.playing import manager
 from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
@@ -26,6 +28,9 @@ class Queue:
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Any]] = {}
         self.cleared: list[str] = []
+
+    async def async_kv_put(self, *, key: str, tag: Any, partition_id: str) -> None:
+        await self.async_kv_batch_put(keys=[key], tags=[tag], partition_id=partition_id)
 
     async def async_kv_list(self, partition: str) -> dict[str, Any]:
         return {partition: self.held}
@@ -47,6 +52,7 @@ class Player:
         self.resuming = SimpleNamespace(newest=SimpleNamespace(version=0, see=self._see))
         self.versions: dict[str, int] = {}
         self.trained: list[str] = []
+        self.forgotten: list[str] = []
 
     def _see(self, version: int) -> None:
         self.resuming.newest.version = max(version, self.resuming.newest.version)
@@ -56,6 +62,9 @@ class Player:
 
     def trained_on(self, uid: str) -> None:
         self.trained.append(uid)
+
+    def forget(self, uid: str) -> None:
+        self.forgotten.append(uid)
 
     async def play_again(self, uid: str) -> list[Any]:
         self.versions[uid] = self.resuming.newest.version
@@ -174,6 +183,45 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
     assert worker._player.trained == ["a"] * again
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(
+    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """At its first judgement and at a later one, of which verl's buffer drops the earlier rows."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise OSError("the reward loop is gone")
+
+    async def outputs(*_: Any) -> list[Any]:
+        return [SimpleNamespace(), SimpleNamespace()]
+
+    puts = []
+    put = queue.async_kv_batch_put
+
+    async def noted(*, keys: Any, tags: Any, **others: Any) -> None:
+        puts.append((keys, tags))
+        await put(keys=keys, tags=tags, **others)
+
+    queue.held["a"] = {"status": "pending", "is_prompt": True, "global_steps": 1}
+    if again:
+        await finish(worker, queue, "a")
+    monkeypatch.setattr(queue, "async_kv_batch_put", noted)
+    monkeypatch.setattr(worker, "_compute_score", fail)
+    monkeypatch.setattr(worker._player, "play_again", outputs)
+    if again:
+        await worker.judge_again(2)
+    else:
+        await worker._pass_on({"uid": "a", "global_steps": 1}, await outputs(), validate=False)
+    assert puts == [(["a"], [{"status": "failure"}])]
+    assert queue.held["a"] == {"status": "failure", "is_prompt": True, "global_steps": 1}
+    assert (worker._outbox, worker._overtaken._handing, judged(worker)) == ([], set(), {})
+    assert worker._player.forgotten == ["a"]
+    del queue.held["a"]
+    await worker.judge_again(3)
+    assert len(puts) == 1, "it is not judged again"
+    assert not worker._player.trained
+
+
 class Full(Exception):
     """The queue takes nothing more."""
 
@@ -239,6 +287,12 @@ async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker:
         await worker.judge_again(2)
     worker._on_resume = OnResume.TURN
     await worker.judge_again(2)
+
+
+def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "trtllm"}}})
+    with pytest.raises(ConfigError, match="turntree or vllm or sglang, got trtllm"):
+        EpisodeManager(config)
 
 
 class Calls:

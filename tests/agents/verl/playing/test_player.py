@@ -181,6 +181,18 @@ async def test_a_coupled_validation_says_what_changed_since_the_last_one(stage: 
     assert (await validate("fragile(a)", "good"))["coupled_unchanged"] == 1.0, "a lost episode is none"
 
 
+async def test_each_sample_of_a_coupled_validation_is_compared_with_itself(stage: Stage) -> None:
+    stage.settings.validation = {"coupled": True}
+    player = stage.player()
+    row = {**stage.row, "extra_info": {"split": "val"}}
+    told_of = []
+    for _ in range(2):
+        engines = map(stage.engine, ("good", "bad"))
+        outputs = await player.play_group(SAMPLING, row, lambda engines=engines: next(engines), size=2)  # type: ignore[misc]
+        told_of.append([told(output).get("coupled_unchanged") for output in outputs])
+    assert told_of == [[None, None], [1.0, 1.0]]
+
+
 async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_path: Path) -> None:
     del stage.config.custom
     await stage.play("good")

@@ -9,6 +9,7 @@ from machine_speed import patience, soon
 from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.protocol import Completion, Foresee, Sampling, TurnRequest
+from turntree.agents.engines.routing import route_key
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.serving.turn_pipe import TurnBatchServer, TurnPipe
@@ -204,6 +205,22 @@ async def test_the_samples_and_turns_of_a_task_meet_in_one_replica() -> None:
         ranks = {await ask(one, state(task, turn)) for turn in range(3) for one in dialogues}
         assert len(ranks) == 1
     assert set(cluster.turns.routes.loads().values()) == {0}
+
+
+async def test_a_turn_ahead_goes_home_and_counts_nowhere() -> None:
+    """The step that it is for begins there, wherever the task is now. Control: a turn of this step."""
+    cluster = Cluster(2)
+    home, routes = cluster.turns.home(state(0)), cluster.turns.routes
+    assert routes.hold(route_key(state(0)), 1 - home)
+    before = routes.loads()
+    for ahead_for, rank in ((2, home), (0, 1 - home)):
+        cluster.replicas[rank].busy = 0.01
+        request = TurnRequest((1,), Sampling(), state=state(0), ahead_for=ahead_for)
+        asked = asyncio.create_task(cluster.turns.dialogue().generate(request))
+        await asyncio.sleep(0)
+        assert (routes.loads() == before) == bool(ahead_for)
+        assert (await asked).token_ids == (rank,)
+        assert routes.loads() == before
 
 
 async def test_a_dialogue_without_a_named_task_stays_where_it_began() -> None:

@@ -105,6 +105,19 @@ async def test_a_group_that_cannot_be_judged_is_masked_and_not_waited_for(rollou
     assert player.version_of("group") == 1
 
 
+async def test_a_group_that_is_left_out_is_kept_no_longer_and_counts_as_untrained(
+    rollout_config, chatml, forking, engine
+):
+    player = EpisodePlayer(rollout_config, chatml, OnResume.EPISODE)
+    await player.play_group(SAMPLING, forking, lambda: engine, size=1)
+    player.forget("group")
+    with pytest.raises(KeyError):
+        await player.play_again("group")
+    player.forget("group")
+    assert player.resuming is not None
+    assert not any(request.sampling.seed in player.resuming.trained for request in engine.requests)
+
+
 async def test_a_synchronous_training_counts_and_keeps_nothing(rollout_config, chatml, forking, engine):
     player = EpisodePlayer(rollout_config, chatml)
     (output,) = await player.play_group(SAMPLING, forking, lambda: engine, size=1)
