@@ -10,9 +10,9 @@ from string import ascii_uppercase
 from turntree.envs.data.contamination import repeats
 from turntree.envs.data.rows import FileRows, HubRows, Row
 from turntree.envs.errors import DataError
+from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
 from turntree.envs.task import Task
-from turntree.rewards.reading.boxes import find_boxes
 
 _LEVEL = re.compile(r"(?:Level )?(\d+(?:\.\d+)?)")
 
@@ -109,8 +109,7 @@ def _answer(row: Row, column: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if column == "solution" and isinstance(value, str):
-        boxes = find_boxes(value)
-        value = boxes.contents[-1] if boxes is not None and boxes.contents else value
+        value = final_box(value) or value
     if not isinstance(value, str) or not (text := value.rpartition("####")[2].strip()):
         raise DataError(f"{row.where}: the field {column!r} must hold an answer, got {value!r:.200}")
     return text

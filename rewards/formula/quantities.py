@@ -5,6 +5,7 @@ Invariant: a unit may be added or dropped, never contradicted.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import pairwise
 
 from turntree.rewards.formula.syntax.nodes import Add, Group, Mul, Node, Num, Pow, Quantity, Sym
@@ -45,11 +46,18 @@ def in_one_unit(gold: Node, answer: Node) -> tuple[Node, Node] | None:
 
 
 def spelled_out(node: Node, other: Node) -> Node:
-    """A quantity as a product where the letters of its unit are the other's variables, ``4V`` beside ``4 V``."""
+    """A quantity as a product where the letters of its unit are the other's variables, ``4V`` beside ``4 V``.
+
+    A ``k`` that is no variable of the other is a thousand.
+    """
     if isinstance(node, Quantity) and not isinstance(other, Quantity):
         letters = [letter for word in node.unit.split() for letter in word]
         if letters and len(set(letters)) == len(letters) and set(letters) == free_variables(other):
             return Mul((node.value, *map(Sym, letters)))
+    if isinstance(node, Quantity) and "k" in (words := node.unit.split()) and "k" not in free_variables(other):
+        words.remove("k")
+        scaled = Mul((Num(Fraction(1000)), node.value))
+        return Quantity(scaled, " ".join(words)) if words else scaled
     if isinstance(other, Quantity) and isinstance(node, Mul):
         return _as_quantity(node)
     return node

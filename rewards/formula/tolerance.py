@@ -7,7 +7,7 @@ from fractions import Fraction
 from mpmath import mp
 
 from turntree.rewards.contract import Contract
-from turntree.rewards.formula.quantities import in_one_unit, without_unit
+from turntree.rewards.formula.quantities import in_one_unit, spelled_out, without_unit
 from turntree.rewards.formula.syntax.nodes import Mul, Node, Num, Pow, Quantity, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
 from turntree.rewards.formula.values.evaluate import Evaluation
@@ -18,7 +18,7 @@ from turntree.rewards.limits import LimitExceeded
 def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
     """Whether both are single numbers, of units that agree, whose difference the data set accepts."""
     try:
-        values = in_one_unit(_unlabelled(gold), _unlabelled(answer))
+        values = in_one_unit(_unlabelled(gold), spelled_out(_unlabelled(answer), gold))
     except Suspect:
         return False
     right, ours = map(_number, values) if values is not None else (None, None)

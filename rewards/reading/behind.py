@@ -24,21 +24,24 @@ _VALUE = (
 )
 _CLOSED = r"(?:[\s$*)\]]|\\[)\]])*"
 _OR = re.compile(
-    r"(?:[\s,;$*(.]|\\[)\],;]|\\text\s*\{)*\b"
+    r"(?:[\s,;$*(.]|\\[)\],;: ]|\\q?quad|\\(?:text[a-z]*|mathrm|mbox)\s*\{)*\b"
     r"(?P<word>(?:and/)?or|else|otherwise|alternatively|if not|maybe|perhaps|possibly)\b"
-    r"(?:[\s,/]|\}(?=\s*\S))*"
-    r"(?:(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b[\s,]*)*"
-    + _VALUE,
+    r"(?:[\s,/}]|\\[,;: ]|\\q?quad|"
+    r"(?:maybe|perhaps|possibly|else|otherwise|alternatively|it is|it's|it could be|even|just|simply)\b)*" + _VALUE,
     re.IGNORECASE,
 )
 _AND = re.compile(_CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE, re.IGNORECASE)
 _SENTENCE = re.compile(r"\W*(?:$|\n)")
+NO_VALUE = rf"(?:(?!\b(?:{_NUMERALS}|none|undefined|infinit\w*|[b-z])\b)[a-z ,'-])"
+"""A sign of words that name no value."""
 _CLAUSE = re.compile(
-    r"(?:else|otherwise|if not)\b[\s,]*\$?[A-Za-z]\$?\s+(?:would|could|must|will|has|have|had|is|are)\b", re.IGNORECASE
+    r"(?:or )?(?:else|otherwise|if not),? \$?[a-z]\$? (?:would|could|must|will|has|have|had|is|are)\b"
+    rf"(?:more than \d+|{NO_VALUE}){{0,80}}[).]{{0,2}}\s{{0,9}}",
+    re.IGNORECASE,
 )
-"""What would be if the value were another one: ``or else $J$ would have more factors``."""
+"""What would be if the value were another one, at the end of a text: ``or else $J$ would have more factors``."""
 _STOP = re.compile(r"[\s$)\]*\\}]*(?:$|\n|[.;](?:\s|$))")
-_LINE_END = re.compile(r"\n|[.?!;,](?:\s|$)")
+_LINE_END = re.compile(r"\n|(?<!\\)[.?!;,](?:\s|$)")
 _SIGNS = (
     r"[\d.()\[\]{}+\-*/^!\s\u2070-\u2079\u00b2\u00b3\u00b9\u221a-\u221c\u03c0\u2212\u00d7\u00b7\u00f7\u00b1]|"
     r"\\(?:[dt]?frac|sqrt|pi|cdot|times|div|pm|binom|left|right|infty|[,;:! ])(?![a-z])"
@@ -50,7 +53,7 @@ _GOES_ON = re.compile(
 )
 _BESIDE = re.compile(
     rf"\\(?:pi|sqrt|[dt]?frac)(?![a-z])(?:{_FORMULA})?|[\u221a\u03c0](?:{_FORMULA})?|[inxyz](?:[\d^+\-*/](?:{_FORMULA})?)?|"
-    r"\d+|\.\d+|(?:,|\{,\}|\\[,!])\d{3}|_(?:\w|\{\w{1,3}\})|[eE][-+]?\d+|\s\d+/\d+|\s*\\[dt]?frac\{\d+\}\{\d+\}|"
+    r"\d+|\.\d+|(?:,|\{,\}|\\[,!]\s*)\d{3}|_(?:\w|\{\w{1,20}\})|[eE][-+]?\d+|\s\d+/\d+|\s*\\[dt]?frac\{\d+\}\{\d+\}|"
     r"\s+(?:dozen|score|hundred|thousand|million|billion|trillion|squared|cubed)"
 )
 _SLASHED = re.compile(r"\s?/\s?\d+(?![\d/])(?!.*[=<>])")
@@ -72,10 +75,7 @@ def offered(text: str, place: int) -> tuple[str, ...]:
     beside = _OR.match(text, place, place + _SEEN)
     if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
         return ()
-    clause = _CLAUSE.search(text, place, place + _SEEN)
-    if clause is not None and clause.start() < beside.end():
-        return ()
-    return (beside["formula"] or beside["value"],)
+    return () if _CLAUSE.fullmatch(text, beside.start("word")) else (beside["formula"] or beside["value"],)
 
 
 def joined(text: str, end: int, start: int) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.before import BESIDE, SIGNS, whole
-from turntree.rewards.reading.behind import behind, goes_on, joined
+from turntree.rewards.reading.behind import NO_VALUE, behind, goes_on, joined
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
@@ -33,11 +33,15 @@ _NEGATED_BEFORE = re.compile(
 )
 _NEGATED_AFTER = re.compile(
     r"(?:[\s.,$*)\]]|\\[)\]])*(?:is|was|would be|isn't|wasn't)?\s*"
-    r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|"
-    r"\b(?:is|was) (?:wrong|incorrect|false|not\b(?! (?:on|in|inside|between|collinear|parallel|prime|divisible|easy|"
-    r"hard|an? (?:multiple|factor|divisor|power|prime|square|perfect|integer|whole))\b))\b)",
+    r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
+_PROPERTY = re.compile(
+    r"\W{0,9}(?:is|was) not (?:on|inside|between|collinear|parallel|prime|divisible by \d+|"
+    rf"an? (?:(?:multiple|factor|divisor) of \d+|power|prime|square|perfect))\b{NO_VALUE}{{0,80}}\W{{0,9}}",
+    re.IGNORECASE,
+)
+"""What an answer is not, at the end of a text, without another value behind it: ``is not on the line``."""
 REDEFINED = re.compile(
     r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
 )
@@ -141,8 +145,8 @@ def find_boxes(text: str) -> Boxes | None:
     last = row[-1]
     if not last.content.strip():
         return Boxes((), (), Status.NO_ANSWER, (flags.PLACEHOLDER,))
-    if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or _NEGATED_AFTER.match(
-        text[last.end : last.end + 40]
+    if _NEGATED_BEFORE.search(text[max(0, last.start - 30) : last.start]) or (
+        _NEGATED_AFTER.match(text[last.end : last.end + 40]) and not _PROPERTY.fullmatch(text, last.end)
     ):
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)

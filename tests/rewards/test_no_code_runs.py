@@ -19,7 +19,6 @@ EVALUATORS = {
     "eval", "exec", "compile", "sympify", "parse_expr", "parse_latex", "parse_mathematica", "S", "lambdify",
     "literal_eval", "__import__", "import_module", "system", "popen",
 }  # fmt: skip
-PICKLE = {"loads", "load"}
 
 
 def evaluators_in(source: str) -> set[str]:
@@ -42,8 +41,9 @@ def test_no_module_of_rewards_calls_an_evaluator(path: Path) -> None:
 
 
 def test_pickles_are_read_only_from_our_own_processes_and_hostile_answers_are_among_the_payloads() -> None:
-    sources = ((path.parent.name, path.read_text()) for path in (ROOT / "rewards").rglob("*.py"))
-    assert {room for room, text in sources if "pickle" in text or "multiprocessing" in text} == {"isolation"}
+    sources = [(path.parent.name, path.read_text()) for path in (ROOT / "rewards").rglob("*.py")]
+    assert not any("pickle" in text for _, text in sources)
+    assert {room for room, text in sources if "multiprocessing" in text} == {"isolation"}
     assert len(BOXED) > 40
     assert len(CODE) > 20
 

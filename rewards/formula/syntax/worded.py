@@ -62,8 +62,6 @@ def _scaled(node: Node, after: list[str]) -> tuple[Node, list[str]]:
         word = rest[0].lower()
         if word in SCALES:
             node = Mul((Num(SCALES[word]), node))
-        elif rest[0] == "k":
-            node = Mul((Num(SCALES["thousand"]), node))
         elif word in ("squared", "cubed"):
             node = Pow(node, Num(Fraction(2 if word == "squared" else 3)))
         elif word == "factorial":
