@@ -23,9 +23,16 @@ _NOTHING = -1e30
 _REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def forget(manager: Any, name: str) -> None:
-    """Let SGLang's ``TokenizerManager`` forget an answered request: 0.5.12 keeps one that was aborted in its queue."""
-    manager.rid_to_state.pop(name, None)
+def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
+    """Let SGLang's ``TokenizerManager`` forget requests that were aborted in its queue: 0.5.12 keeps them for ever.
+
+    Args:
+        answer: The latest answer; unless it is of an aborted request there is nothing to do.
+    """
+    if (answer["meta_info"].get("finish_reason") or {}).get("type") == "abort":
+        for name, state in list(manager.rid_to_state.items()):  # also those for whose answer nobody waits
+            if state.finished:
+                manager.rid_to_state.pop(name, None)
 
 
 def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int | None = None) -> Completion:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.sglang.answers import forget
+from turntree.agents.engines.sglang.answers import forget_aborted
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
 from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by, wait_until
@@ -140,7 +140,7 @@ class SglangEngine(ServedTurns):
         self._live.add(name)
         try:
             answer: dict[str, Any] = await self._thread.run(self._engine.async_generate(**asked, rid=name))
-            forget(self._engine.tokenizer_manager, name)
+            forget_aborted(self._engine.tokenizer_manager, answer)
             return answer
         except asyncio.CancelledError:
             self._thread.start(self._abort_by([name]))

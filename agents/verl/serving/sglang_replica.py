@@ -14,7 +14,7 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.sglang.answers import forget
+from turntree.agents.engines.sglang.answers import forget_aborted
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
 from turntree.agents.engines.sglang.worker.plugin import is_ours
@@ -96,7 +96,7 @@ class _ServerTurns(ServedTurns):
         if self._server.lora_as_adapter:
             request.lora_path = SGLANG_LORA_NAME
         answer: dict[str, Any] = await anext(self._server.tokenizer_manager.generate_request(request, None))
-        forget(self._server.tokenizer_manager, name)
+        forget_aborted(self._server.tokenizer_manager, answer)
         return answer
 
     async def _abort(self, names: Sequence[str]) -> None:

@@ -142,6 +142,8 @@ async def test_requests_that_are_aborted_while_they_wait_are_forgotten(engine: S
         asked = TurnRequest(PROMPT, Sampling(max_tokens=CONTEXT))
         waiting = [asyncio.create_task(engine.generate(asked)) for _ in range(3 * engine.config.max_batch)]
         await soon(lambda waiting=waiting: engine.live >= len(waiting), 120)
+        waiting.pop().cancel()  # nobody takes its answer
+        await soon(lambda waiting=waiting: engine.live <= len(waiting), 120)
         await asyncio.to_thread(engine.abort_all)
         turns = await asyncio.gather(*waiting)
         if not all(turn.token_ids for turn in turns):
