@@ -1,184 +1,144 @@
-"""Earlier rollouts used again: drafts from trees, seeded replay, SPEC-RL exact and lenient, and their combinations.
+"""Each use of earlier turns in a real training by verl, in the engine that is named.
 
-Costs. One policy is trained by GRPO over epochs of the same tasks. At every step every way plays the same tasks with
-the same weights, in rotating order; the weights follow the episodes of ``none``. So ways differ in what they cost,
-and not in what they were asked; a model that is given plays small sums (``reusing.sums``). Tokens per pass count all
-tokens of the episodes, reused ones too, by runs of the model; engine seconds are the engine's own steps, wall seconds
-add all that is around them. Since the policy is not trained on the other ways' own turns, their tokens are better than
-the level that they are marked with.
+Every way trains the demo's policy by GRPO from the same weights, on the same tasks, which come back in each epoch.
+A table of the epochs: tokens in a forward pass of the engine (of all requests together) and in a pass of one request;
+turns that begin with a stored or a precomputed one, and passes of such a turn; how many of the stored tokens that were
+tried stayed, and their share of all; shares of the exactness levels; mean reward; and the time until the last episode
+of the step was there.
 
-Acceptance. For turns of the first step: how probable it is that a token stays in a later epoch, by the number K of
-most probable tokens that are recorded, and what that costs in exactness (total variation), for the rule used here and
-for the one that also uses the drawn token's own probability.
+Finished ways are kept in ``--json`` and not run again. On the CPU, where SGLang has no kernels, stand-ins in plain
+PyTorch take their place (``tests/support/cpu_kernels``): its times say nothing.
 
-With ``--engine`` every way is a real training by verl in that engine instead (``reusing.engines``).
-
-    python benchmarks/reuse.py [--epochs 5] [--tasks 16] [--model DIR] [--json OUT]
-    python benchmarks/reuse.py --engine local|vllm|sglang [--help]
+    python benchmarks/reuse.py --engine local|vllm|sglang [--ways tree replay] [--epochs 2] [--json OUT]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-import time
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import torch
-from common.provenance import provenance
+from common.provenance import kept_from, provenance
 from common.script import arguments, keep, show, titled
-from reusing import engines as reuse_engines
-from reusing.acceptance import Acceptance, Recorded
-from reusing.ways import WAYS, Way, total
-from trained.training import Player, Setting, Trainer
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from common.verl_training import trained
 
 from turntree.agents.demo.warm_start import warm_started_policy
-from turntree.agents.engines.local import LocalEngineConfig
-from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.loop.renderer import Renderer
+from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.launch import StepReport
+from turntree.agents.verl.records.recording import RunFolder
 
-TINY: dict[str, Any] = {
-    "tool_format": "compact",
-    "system_prompt": "",
-    "limits": {"max_turns": 6, "max_turn_tokens": 16, "max_context_tokens": 128},
+SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+WAYS = {
+    "none": "[none]",
+    "tree": "[tree]",
+    "replay": "[tree,replay]",
+    "exact": "[tree,exact]",
+    "lenient": "[tree,lenient]",
+    "runahead": "[tree,runahead]",
 }
-GIVEN: dict[str, Any] = {
-    "system_prompt": "",
-    "limits": {"max_turns": 2, "max_turn_tokens": 20, "max_context_tokens": 160},
-}
+"""Name -> ``speculation`` of the configuration."""
+REUSED = "BCD"
+"""Levels of tokens from a stored or a precomputed turn."""
 
 
-class Bench:
-    """A policy that is trained, and the same policy in engines."""
-
-    def __init__(self, args: argparse.Namespace, names: list[str]) -> None:
-        folder = args.model or str(warm_started_policy(seed=0))
-        self.setting = Setting(
-            env="reusing.sums:Sums" if args.model else "turntree/Arithmetic-v0",
-            env_kwargs=GIVEN if args.model else TINY,
-            tasks=args.tasks,
-            batch=args.batch,
-            samples=args.samples,
-            learning_rate=args.learning_rate or (1e-5 if args.model else 5e-4),
-        )
-        self.player = Player(self.setting, Renderer(AutoTokenizer.from_pretrained(folder)))
-        self.trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), self.setting)
-        policy = Policy.load(folder, dtype="float32", device="cpu")
-        config = LocalEngineConfig(
-            max_batch=min(args.max_batch, args.batch * args.samples),
-            max_context=160 if args.model else 128,
-            threads=args.threads,
-        )
-        self.ways = {name: Way(name, policy, config, bias=args.bias, top_k=args.top_k) for name in names}
-
-    def learn(self, episodes: Any) -> None:
-        self.trainer.update(episodes)
-        named = self.trainer.named()
-        for way in self.ways.values():
-            way.update(named)
-
-    def close(self) -> None:
-        for way in self.ways.values():
-            way.close()
+def of_step(report: StepReport, folder: RunFolder) -> dict[str, Any]:
+    """The figures of one step, which is an epoch."""
+    turns = [turn.completion for r in read_records(folder.episodes(report.step)) for turn in r.episode.turns]
+    levels = Counter(letter for turn in turns for letter in turn.levels or "A" * len(turn.token_ids))
+    tokens, reused = levels.total(), sum(levels[letter] for letter in REUSED)
+    again = [turn.draft.verify_steps for turn in turns if any(letter in REUSED for letter in turn.levels)]
+    passes = report.engine.get("forward_passes", 0)
+    return {
+        "step": report.step,
+        "tokens": tokens,
+        "tokens_per_pass": tokens / passes if passes else None,
+        "tokens_per_request_pass": tokens / sum(turn.draft.verify_steps or len(turn.token_ids) for turn in turns),
+        "turns": len(turns),
+        "reused_turns": len(again),
+        "kept_of_offered": _share(report.metrics, "reuse_reused", "reuse_offered"),
+        "passes_per_reused_turn": fmean(again) if again else None,
+        "reused_share": reused / tokens,
+        "levels": {letter: levels[letter] / tokens for letter in "ABCD"},
+        "reward": report.reward,
+        "rollout_seconds": report.metrics.get("timing_s/gen"),
+    }
 
 
-def costs(args: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Acceptance]]:
-    """One row per way and epoch, and the acceptance by K after each epoch."""
-    bench = Bench(args, args.ways)
-    rows: list[dict[str, Any]] = []
-    acceptance: list[Acceptance] = []
-    recorded: Recorded | None = None
-    try:
-        if args.warm_up:
-            for way in bench.ways.values():
-                way.play(bench.player, 0, seed=args.seed + 1)
-            bench.close()
-            bench = Bench(args, args.ways)
-        for epoch in range(args.epochs):
-            spent: dict[str, list[Any]] = {name: [] for name in args.ways}
-            for step in range(epoch * bench.setting.steps_per_epoch, (epoch + 1) * bench.setting.steps_per_epoch):
-                turn = step % len(args.ways)
-                for name in args.ways[turn:] + args.ways[:turn]:
-                    episodes, cost = bench.ways[name].play(bench.player, step, args.seed)
-                    spent[name].append(cost)
-                    if name == args.ways[0]:
-                        sampled = episodes
-                recorded = recorded or Recorded.of(bench.ways[args.ways[0]].engine, sampled, args.acceptance_turns)
-                bench.learn(sampled)
-            rows += [{"way": name, "epoch": epoch + 1, **total(spent[name])} for name in args.ways]
-            if recorded is not None:
-                acceptance += recorded.compare(bench.ways[args.ways[0]].engine, epoch + 1)
-            print(f"epoch {epoch + 1} of {args.epochs}", file=sys.stderr, flush=True)
-    finally:
-        bench.close()
-    return rows, acceptance
+def _share(metrics: Mapping[str, float], part: str, whole: str) -> float | None:
+    total = metrics.get(f"turntree/{whole}", 0)
+    return metrics[f"turntree/{part}"] / total if total else None
 
 
-def cost_cells(row: dict[str, Any], plain: dict[int, float]) -> tuple[Any, ...]:
-    """A row of the table; ``plain`` are the engine's seconds without drafts by epoch."""
-    worst: dict[str, float] = {}
-    for name, z in (score for scores in row["z"] for score in scores.items()):
-        short = name.removeprefix("exactness/").removesuffix("_z")
-        worst[short] = max(worst.get(short, 0.0), abs(z))
-    ratio = plain.get(row["epoch"], float("nan")) / row["engine_seconds"]
+def epochs_of(args: argparse.Namespace, way: str, model: str) -> list[dict[str, Any]]:
+    """Train one way, and the figures of each epoch."""
+    from training_engines import engine_options
+
+    settings = {
+        "speculation": WAYS[way],
+        "actor_rollout_ref.model.path": model,
+        "turntree.save_policy_every": 0,
+        "turntree.train_tasks": args.tasks,
+        "data.train_batch_size": args.tasks,
+        "actor_rollout_ref.rollout.n": args.samples,
+        "actor_rollout_ref.rollout.max_num_seqs": args.max_batch,
+        "actor_rollout_ref.actor.optim.lr_warmup_steps": 0,  # the first update is as large as the others
+    }
+    with tempfile.TemporaryDirectory() as root:
+        folder = RunFolder(Path(root) / "run")
+        further = [*engine_options(args.engine), *args.set]
+        return [of_step(one, folder) for one in trained("demo", folder.root, args.epochs, settings, *further)]
+
+
+def cells(way: str, row: dict[str, Any]) -> tuple[str, ...]:
+    """A row of the table."""
+    kept = "-" if row["kept_of_offered"] is None else f"{row['kept_of_offered']:.0%}"
+    figures = (row["tokens_per_pass"], row["tokens_per_request_pass"], row["passes_per_reused_turn"])
+    in_pass, in_request_pass, of_turn = ("-" if figure is None else f"{figure:.2f}" for figure in figures)
+    shares = ", ".join(f"{letter} {share:.0%}" for letter, share in row["levels"].items() if share)
     return (
-        row["way"], row["epoch"], f"{row['tokens_per_pass']:.1f}", f"{row['tokens_per_request_pass']:.2f}",
-        f"{row['reused_share']:.0%}", f"{row['engine_seconds']:.2f}", f"{ratio:.2f}", f"{row['wall_seconds']:.2f}",
-        ", ".join(f"{name} {z:.1f}" for name, z in worst.items()),
+        way, str(row["step"]), in_pass, in_request_pass, f"{row['reused_turns']} of {row['turns']}", of_turn, kept,
+        f"{row['reused_share']:.0%}", shares, f"{row['reward']:.3f}", f"{row['rollout_seconds']:.1f}",
     )  # fmt: skip
 
 
-def report(rows: list[dict[str, Any]], acceptance: list[Acceptance], title: str) -> None:
-    """Print both tables."""
-    plain = {row["epoch"]: row["engine_seconds"] for row in rows if row["way"] == "none"}
-    rows = sorted(rows, key=lambda row: (list(WAYS).index(row["way"]), row["epoch"]))
-    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused", "engine s", "none by it", "wall s", "z")
-    show(title, columns, (cost_cells(row, plain) for row in rows), words=("way", "z"))
-    columns = ("epochs later", "K", "stays", "all tokens known", "TV of the law", "TV with q of all drawn")
-    cells = (
-        (
-            row.epoch,
-            row.k,
-            f"{row.kept:.3f}",
-            f"{row.kept_by_all:.3f}",
-            f"{row.distance:.1e}",
-            f"{row.naive_distance:.1e}",
-        )
-        for row in acceptance
-    )
-    show("how probable it is that a stored token stays, and what K costs in exactness", columns, cells)
-
-
-def main() -> int:
-    if any(argument.startswith("--engine") for argument in sys.argv[1:]):
-        return reuse_engines.main()
+def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--model", help="folder or id of a Hugging Face model; without it the demo's policy")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--tasks", type=int, default=16, help="tasks of an epoch")
-    parser.add_argument("--batch", type=int, default=8, help="tasks of a step")
-    parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
-    parser.add_argument("--learning-rate", type=float, help="5e-4 for the demo's policy, 1e-5 for a given model")
-    parser.add_argument("--max-batch", type=int, default=64, help="requests that decode at once")
-    parser.add_argument("--bias", type=float, default=0.5, help="logarithm of the lenience")
-    parser.add_argument("--top-k", type=int, default=64, help="most probable tokens that are recorded")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--warm-up", action=argparse.BooleanOptionalAction, default=True, help="play a step before time is taken"
-    )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("local", "vllm", "sglang"), required=True)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--acceptance-turns", type=int, default=40, help="turns that acceptance by K is taken from")
-    args = parser.parse_args()
-    if args.tasks % args.batch:
-        parser.error(f"--tasks must be a multiple of --batch, got {args.tasks} and {args.batch}")
-    torch.set_num_threads(args.threads)
-    start = time.perf_counter()
-    rows, acceptance = costs(args)
-    about = {**provenance(["torch"]), "seconds": time.perf_counter() - start}
-    report(rows, acceptance, titled(about))
-    keep(args.json, {**about, "costs": rows, "acceptance": [row._asdict() for row in acceptance]})
+    parser.add_argument("--epochs", type=int, default=2, help="of one step each")
+    parser.add_argument("--tasks", type=int, default=16, help="of an epoch")
+    parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
+    parser.add_argument("--max-batch", type=int, default=96, help="requests at once, precomputed ones included")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings")
+    args = parser.parse_args(argv)
+    sys.path.insert(0, str(SUPPORT))
+    if args.engine == "sglang":
+        from cpu_sglang import prepare
+
+        prepare()
+        del os.environ["TURNTREE_SGLANG"]  # the configuration brings the settings
+    names = ("engine", "epochs", "tasks", "samples", "max_batch", "set")
+    record: dict[str, Any] = {
+        **provenance(("torch", "verl", *(() if args.engine == "local" else (args.engine,)))),
+        "settings": {name: getattr(args, name) for name in names},
+        "ways": {},
+    }
+    record |= kept_from(args.json, record)
+    model = str(warm_started_policy(seed=0))
+    for way in args.ways:
+        if way not in record["ways"]:
+            record["ways"][way] = epochs_of(args, way, model)
+            print(f"{way}: done", file=sys.stderr, flush=True)
+            keep(args.json, record)
+    columns = ("way", "epoch", "tokens/pass", "tokens/request pass", "reused turns", "passes of one", "kept", "of all")
+    shown = (cells(way, row) for way, rows in record["ways"].items() for row in rows)
+    show(titled(record), (*columns, "levels", "reward", "rollout s"), shown, words=("way", "levels"))
     return 0
 
 
