@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.provenance import command_line
+from common.script import keep
 
 
 class Cells:
@@ -41,9 +41,7 @@ class Cells:
         command = command_line()
         commands = [*(c for c in old["commands"] if c != command), command]
         table = {"machine": self._machine, "how": self._how, "commands": commands, "rows": every}
-        partial = self._file.with_name(f".{self._file.name}.partial")
-        partial.write_text(json.dumps(table, indent=1) + "\n")
-        os.replace(partial, self._file)
+        keep(self._file, table)
 
     def _read(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():

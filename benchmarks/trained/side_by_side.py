@@ -10,7 +10,6 @@ Nothing heavy is imported before ``compare``: engines read the environment when 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from common.cells import Cells
+from common.episodes import play_all
 from common.script import arguments, show
 
 from turntree.agents.engines.protocol import Engine, Sampling
@@ -242,23 +242,17 @@ def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, sample
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.verl.episodes.dataset import make_env
 
-    left, spent = iter(jobs), Spent()
+    async def one(env: Any, task: int, sample: int) -> Any:
+        sampling = Sampling(temperature=1.0, seed=seed(epoch, task, sample))
+        return await rollout(env, way.turns, renderer, index=task, seed=task, sampling=sampling)
 
-    async def one() -> None:
-        env = make_env(ENV, ENV_KWARGS)
-        for job in left:
-            task, sample = divmod(job, samples)
-            sampling = Sampling(temperature=1.0, seed=seed(epoch, task, sample))
-            episode = await rollout(env, way.turns, renderer, index=task, seed=task, sampling=sampling)
-            if episode.masked:
-                raise RuntimeError(f"an episode failed: {episode.failure}")
-            spent.tokens += sum(len(turn.completion.token_ids) for turn in episode.turns)
-            spent.rewards += episode.reward
-            spent.episodes += 1
-
-    async def every() -> None:
-        await asyncio.gather(*(one() for _ in range(batch)))
-
+    envs, spent = [make_env(ENV, ENV_KWARGS) for _ in range(batch)], Spent()
     with way.counting(spent):
-        asyncio.run(every())
+        episodes = play_all(envs, (divmod(job, samples) for job in jobs), one)
+    for episode in episodes:
+        if episode.masked:
+            raise RuntimeError(f"an episode failed: {episode.failure}")
+        spent.tokens += sum(len(turn.completion.token_ids) for turn in episode.turns)
+        spent.rewards += episode.reward
+        spent.episodes += 1
     return spent
