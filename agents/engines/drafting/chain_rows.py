@@ -236,6 +236,12 @@ class ChainRows:
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
 
+    def cut(self, slots: NDArray[np.int32], length: int) -> None:
+        """Leave out what was proposed behind ``length`` tokens: it will not be verified."""
+        known = slots[slots >= 0]
+        drafted = self._chains.records["drafted"]
+        drafted[known] = np.minimum(drafted[known], length)
+
     def step(
         self,
         slots: NDArray[np.int32],

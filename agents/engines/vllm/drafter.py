@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainTurn, StepResult
+from turntree.agents.engines.drafting.step_bound import common_length
 from turntree.agents.engines.request_wire import given_of, is_judged
 from turntree.agents.engines.served.chain_budget import ChainBudget
 from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn, shared_turns
@@ -95,6 +96,8 @@ class ForestDrafter(ServedDrafter):
         self._drafting: Future[None] | None = None
         """Drafts that are being made."""
         self._runner: Any = None
+        self.lengths: Sequence[int] = ()
+        """Lengths, ascending, of which all drafts of a step have one, if any; where ``graphs`` needs that."""
         self.leads = True
         """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
 
@@ -190,6 +193,9 @@ class ForestDrafter(ServedDrafter):
                 self._lengths = np.zeros(2 * len(proposed), np.int32)
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
+            if self.lengths:
+                lengths[:] = self._alike(drafts, lengths, self.lengths)
+                lengths[self._slots < 0] = 0
             if lengths.any():
                 proposed[:] = drafts.tolist()
                 short = np.flatnonzero(lengths < self._deepest)
@@ -198,6 +204,13 @@ class ForestDrafter(ServedDrafter):
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
             self._swap_if_idle()
+
+    def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
+        """Bring all drafts to one length, which is returned: shorter ones are filled with token 0."""
+        length = common_length(lengths, choices)
+        self._chains.cut(self._slots, length)
+        np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
+        return length
 
     def record_given(self, request_id: str, drawn: list[int]) -> None:
         """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""

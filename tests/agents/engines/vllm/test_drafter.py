@@ -66,6 +66,17 @@ def test_nothing_is_drafted_past_where_a_request_must_end(said: Any, asked: Any,
     assert runner.step()["b"] == drafted
 
 
+def test_drafts_of_one_length_are_filled_up_or_cut_and_counted_as_they_were_drafted(runner: ScriptedRunner) -> None:
+    runner.drafter.lengths = [2, 3]
+    runner.say("a", PROMPT, TURN)
+    runner.add("b", PROMPT, TURN)
+    runner.add("c", [9, 9], [3, 0, 0, END])
+    assert runner.step() == {"b": TURN[1:4], "c": [0] * 3}
+    assert runner.step() == {"b": TURN[5:8], "c": [0] * 3}
+    assert runner.drafter.take_stats("b") == (2, 3, 3)
+    assert runner.drafter.take_stats("c")[1:] == (0, 0)
+
+
 def test_siblings_profit_from_a_turn_that_is_not_over(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN)
     for _ in range(5):
