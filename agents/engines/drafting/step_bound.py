@@ -56,7 +56,8 @@ def draft_length(rows: int, longest: int) -> int:
 def common_length(lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
     """Length that all drafts of a step get where its graphs are for drafts of one length; shorter ones are filled up.
 
-    It is no longer than it has to be and than ``draft_length`` allows. Half of the places are drafts, unless all are free.
+    It is no longer than it has to be, nor than ``draft_length`` allows. Half of the places are drafts, unless all of
+    them are free.
 
     Args:
         lengths: Tokens of each draft, shape (rows,).
