@@ -259,15 +259,6 @@ class SpecForest:
             run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
-    def sampled(self, handle: int) -> NDArray[np.int32]:
-        """The tokens of a live turn so far; none of one that is too long to be kept.
-
-        Raises:
-            UnknownTurn: If the handle is not live.
-        """
-        with self._lock:
-            return self.rollouts.sampled(int(self.live_table.rows([handle])[0]), self.live_table.turns)
-
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         """Finish turns.
 
