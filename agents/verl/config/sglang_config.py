@@ -100,13 +100,8 @@ def _fit_priorities(config: DictConfig) -> None:
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:
     speculation = settings.speculation
     assert speculation is not None
-    if speculation.leader_first or speculation.chain:
-        raise ConfigError(
-            "speculation.leader_first and speculation.chain need turntree's own engine; SGLang admits requests in its "
-            "own order and verifies trees"
-        )
-    if speculation.few_nodes is not None:
-        raise ConfigError("speculation.few_nodes needs turntree's own engine; SGLang's trees have one size at most")
+    if speculation.chain:
+        raise ConfigError("speculation.chain needs turntree's own engine; SGLang verifies trees")
     return SglangEngineConfig(
         draft_tokens=speculation.max_nodes + 1,
         speculation=SglangSettings(
