@@ -15,12 +15,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
-from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.loop.calls_ahead import CallsAhead, Credit
-from turntree.agents.loop.episode_driver import describe, env_id_of
+from turntree.agents.loop.episode_driver import describe
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -37,7 +36,6 @@ from turntree.agents.verl.records.metrics import CALL_COUNTS
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
-from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -240,16 +238,6 @@ class EpisodePlayer:
         finally:
             if not broken:
                 self._envs.give_back(kind, env)
-
-    def first_state(self, row: Mapping[str, Any]) -> DialogueState:
-        """The dialogue state of a row's first turn."""
-        kind = kind_of_env(row)
-        env = self._envs.take(kind)
-        index = int(row["index"])
-        _, info = env.reset(seed=index, options={"index": index})
-        self._envs.give_back(kind, env)
-        prompt = self._renderer.initial(info["messages"], info["tools"])
-        return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
 
     def _sampling(
         self, sampling_params: Mapping[str, Any], step: int, index: int, session: int, repeat: int = 0
