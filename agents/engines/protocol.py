@@ -117,9 +117,6 @@ class TurnRequest:
     sample: int = 0
     """Number of the episode among those of its task in a training step of verl; elsewhere 0. A turn begins only with a
     stored one of the same number, so that which one does not depend on who asks first."""
-    expected: float = 0.0
-    """Tokens that the dialogue will probably have from this turn on; 0 where that is not known. Of requests that wait
-    in the local engine the longest goes first; with any engine it counts for the choice of a replica."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """Called with the tokens of each step as they are sampled, on the engine's thread, so that they can be shown at
     once; ``True`` ends the turn after them. The local engine calls it, others show and end nothing early."""

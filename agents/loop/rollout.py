@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from turntree.agents.engines.protocol import (
@@ -31,8 +31,6 @@ from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
-from turntree.spec_tree import DialogueState
-from turntree.spec_tree.lengths import LengthsByState
 
 
 @runtime_checkable
@@ -69,7 +67,6 @@ async def rollout(
     executor: Executor | None = None,
     stored: StoredEpisodes | None = None,
     calls_ahead: CallsAhead | None = None,
-    lengths: LengthsByState | None = None,
 ) -> Episode:
     """Play one episode.
 
@@ -94,8 +91,6 @@ async def rollout(
         calls_ahead: Makes only calls that are probable enough, those of ``stored`` and those of a turn while it is
             sampled, where the engine foresees its end, in forks or by pure tools (``loop.calls_ahead``), and counts
             them. What an episode is answered does not depend on it either.
-        lengths: How long dialogues were from each state on: each request says what it expects, so that the longest
-            go first where some must wait, and the episode is learnt from. It changes no token.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -127,7 +122,6 @@ async def rollout(
         executor=executor,
         stored=stored,
         calls_ahead=calls_ahead,
-        lengths=lengths,
     )
     return await play.to_end(play.run(index))
 
@@ -142,9 +136,6 @@ class _Play(EpisodeDriver):
     sampling: Sampling
     stored: StoredEpisodes | None
     calls_ahead: CallsAhead | None
-    lengths: LengthsByState | None
-    states: list[DialogueState] = field(default_factory=list)
-    """The state before each turn."""
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
@@ -159,17 +150,7 @@ class _Play(EpisodeDriver):
             await answers.give_up()
         if stop_reason is not StopReason.FAILURE:
             answers.store()
-            self.learn_lengths()
         return stop_reason
-
-    def learn_lengths(self) -> None:
-        """Learn how long the dialogue was from each of its states on."""
-        if self.lengths is None:
-            return
-        left = 0
-        for turn, state in zip(reversed(self.turns), reversed(self.states), strict=True):
-            left += len(turn.completion.token_ids)
-            self.lengths.learn(state, left)
 
     async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
@@ -215,11 +196,8 @@ class _Play(EpisodeDriver):
             self.sampling, max_tokens=room, stop_token_ids=tuple(dict.fromkeys(stops)), seed=self.turn_seed(turn)
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
-        self.states.append(state)
-        expected = 0.0 if self.lengths is None else self.lengths.expect(state)
-        request = TurnRequest(prompt, sampling, state=state, foresee=foresee, expected=expected)
         with self.engine_at_work():
-            completion = await self.engine.generate(request)
+            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state, foresee=foresee))
             if completion.finish_reason is FinishReason.ABORT:
                 raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -79,7 +78,6 @@ class SpecForest:
         """
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
-        self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
         self.weights: Weights = first_weights()
         """Weights learnt from the acceptance of drafts."""
@@ -259,15 +257,6 @@ class SpecForest:
             run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
-    def sampled(self, handle: int) -> NDArray[np.int32]:
-        """The tokens of a live turn so far; none of one that is too long to be kept.
-
-        Raises:
-            UnknownTurn: If the handle is not live.
-        """
-        with self._lock:
-            return self.rollouts.sampled(int(self.live_table.rows([handle])[0]), self.live_table.turns)
-
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         """Finish turns.
 
@@ -312,16 +301,6 @@ class SpecForest:
         known_tokens(sampled, self.config.vocabulary)
         with self._lock:
             self.rollouts.add_all(states, sampled, offsets, self.live_table.turns)
-
-    def announce(self, states: Sequence[DialogueState]) -> Future[int]:
-        """Index the turns known at ``states`` in the background: turns will soon begin there.
-
-        Returns:
-            Future with the number of turns indexed.
-        """
-        if self._indexer is None:
-            self._indexer = ThreadPoolExecutor(1, thread_name_prefix="forest-indexer")
-        return self._indexer.submit(self._index, list(states))
 
     def finished(self, states: Sequence[DialogueState]) -> list[int]:
         """Count the finished turns held at each state."""
@@ -427,10 +406,3 @@ class SpecForest:
     def _judge_past(self, tokens: int) -> None:
         if self.rollouts.judge_past(tokens):
             self.weights[:] = first_weights()  # what was learnt until now, was learnt of those turns
-
-    def _index(self, states: list[DialogueState]) -> int:
-        count = 0
-        for state in states:
-            with self._lock:
-                count += self.rollouts.warm(state, self.live_table.turns)
-        return count

@@ -111,8 +111,6 @@ class Request(DraftTurn):
     """Version of the weights that sampled the last token."""
     error: Exception | None = None
     """The error, if the engine or the request's own ``watch`` failed."""
-    expected: float = 0.0
-    """As ``TurnRequest.expected``."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """As ``TurnRequest.watch``."""
     foresee: Foresee | None = None

@@ -30,7 +30,7 @@ from turntree.agents.engines.drafting.chain_rows import ChainTurn, StepResult
 from turntree.agents.engines.drafting.step_bound import common_length
 from turntree.agents.engines.request_wire import given_of, is_judged
 from turntree.agents.engines.served.chain_budget import ChainBudget
-from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn, shared_turns
+from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import SpecForest
@@ -118,7 +118,6 @@ class ForestDrafter(ServedDrafter):
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
-        self._chains.shared = shared_turns(self.forest)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -184,7 +183,6 @@ class ForestDrafter(ServedDrafter):
         with self._session.timed(waits=False):
             whole = step.rows == len(proposed)  # no request stopped in the middle of a prompt
             self._chain_budget.learn(step, began, read=self._reading if whole else None)
-            self._swap_if_idle()
             allowed, most = None, self._chain_budget.most(step.live)
             if self.settings.enabled and step.live:
                 allowed = self._chain_budget.allow(step.live, guessed=min(step.guessed, most))
@@ -203,7 +201,6 @@ class ForestDrafter(ServedDrafter):
                     del proposed[place][length:]
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
-            self._swap_if_idle()
 
     def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
         """Bring all drafts to one length, which is returned: shorter ones are filled with token 0."""
@@ -315,8 +312,3 @@ class ForestDrafter(ServedDrafter):
             self.counts.accepted += counters.accepted
         while len(self._finished) > _REMEMBERED:
             self._finished.popitem(last=False)
-
-    def _swap_if_idle(self) -> None:
-        """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
-        if self._chains.idle:
-            self._swap()

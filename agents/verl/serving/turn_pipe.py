@@ -16,7 +16,6 @@ from uuid import uuid4
 
 from turntree.agents.engines.protocol import Completion, Engine, Foresee, TurnRequest
 from turntree.agents.errors import EngineFailed, EngineLost
-from turntree.spec_tree import DialogueState
 
 
 class NumberedRequest(NamedTuple):
@@ -92,10 +91,6 @@ class TurnPipe:
     async def begin_step(self, step: int) -> None:
         """Tell the server that training step ``step`` begins; returns once nothing is precomputed for it."""
         await self._server.begin_step.remote(step)
-
-    async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Tell the server's store the states at which turns will soon begin."""
-        await self._server.announce.remote(list(states))
 
     def _send(self) -> None:
         requests, self._unsent = self._unsent, []

@@ -201,7 +201,6 @@ class OverlappedDrafter(ForestDrafter):
             with self._records:
                 found = self._read(held[-1])
                 self._chain_budget.learn(found, began, read=held[-1].read)
-                self._swap_if_idle()
                 most = self._chain_budget.most(found.live)
                 allowed = self._chain_budget.allow(found.live, guessed=min(found.guessed, most)) if found.live else None
                 self._draft(allowed, most, width)
