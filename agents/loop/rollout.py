@@ -11,15 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from turntree.agents.engines.protocol import (
-    Completion,
-    Engine,
-    FinishReason,
-    Foresee,
-    Sampling,
-    TurnRequest,
-    derive_seed,
-)
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
@@ -88,9 +80,8 @@ async def rollout(
         stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
             went, its later tool calls are made at once, in forks of a ``forkable`` environment
             (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
-        calls_ahead: Makes only calls that are probable enough, those of ``stored`` and those of a turn while it is
-            sampled, where the engine foresees its end, in forks or by pure tools (``loop.calls_ahead``), and counts
-            them. What an episode is answered does not depend on it either.
+        calls_ahead: Of the calls of ``stored`` makes only those that are probable enough, in forks or by pure tools
+            (``loop.calls_ahead``), and counts them. What an episode is answered does not depend on it either.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -141,7 +132,7 @@ class _Play(EpisodeDriver):
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
-        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop, self.text)
+        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
             answers.begin()
@@ -155,7 +146,7 @@ class _Play(EpisodeDriver):
     async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
-            completion = await self.sample(prompt, room, answers.foresee())
+            completion = await self.sample(prompt, room)
             turn = Turn(
                 prompt_ids=prompt, completion=completion, text=self.text(completion.token_ids), shortened=shortened
             )
@@ -189,7 +180,7 @@ class _Play(EpisodeDriver):
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
 
-    async def sample(self, prompt: tuple[int, ...], room: int, foresee: Foresee | None) -> Completion:
+    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
         turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
@@ -197,7 +188,7 @@ class _Play(EpisodeDriver):
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
         with self.engine_at_work():
-            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state, foresee=foresee))
+            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
             if completion.finish_reason is FinishReason.ABORT:
                 raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:

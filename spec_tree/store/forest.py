@@ -139,42 +139,14 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
             ValueError: If ``room`` does not have one entry a row.
         """
-        rows = self.live_table.rows(handles)
-        batch = self._proposed(rows, max_nodes, room, min_probability, chain=chain, total_nodes=total_nodes)
-        self._drafted += len(batch.tokens)
-        return batch
-
-    def foresee(self, handles: Sequence[int], *, min_probability: float) -> DraftBatch:
-        """The likely rest of live turns, a chain each, up to 128 tokens; nothing is learnt or counted of it.
-
-        Args:
-            handles: Live turns, shape (rows,).
-            min_probability: As of ``draft``.
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-        """
         rows, live = self.live_table.rows(handles), self.live_table.turns
-        before = live.records[rows]  # the next commit learns from the nodes of the draft before it
-        try:
-            return self._proposed(rows, MOST_NODES, [MOST_NODES] * len(rows), min_probability, chain=True)
-        finally:
-            live.records[rows] = before
-
-    def _proposed(
-        self,
-        rows: NDArray[np.int64],
-        max_nodes: int,
-        room: Sequence[int],
-        min_probability: float,
-        *,
-        chain: bool,
-        total_nodes: int | None = None,
-    ) -> DraftBatch:
-        budget, live = max(0, min(max_nodes, MOST_NODES)), self.live_table.turns
+        budget = max(0, min(max_nodes, MOST_NODES))
         limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=self._ends)
         batch = propose(rows, room, limits, live, self.sources, self.weights, threads=self._threads)
-        return batch if total_nodes is None else shortened(batch, total_nodes, rows, live)
+        if total_nodes is not None:
+            batch = shortened(batch, total_nodes, rows, live)
+        self._drafted += len(batch.tokens)
+        return batch
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Extend turns by the tokens that the policy sampled since the last call, and learn from them.

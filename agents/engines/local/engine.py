@@ -123,7 +123,6 @@ class LocalEngine:
             guess=guess[: stop + 1],
             ahead=request.ahead_for > 0,
             watch=request.watch,
-            foresee=request.foresee,
         )
         return done.completion()
 
