@@ -2,11 +2,10 @@
 
 A dialogue of the calculator; each call takes ``--delay`` seconds, in which the process is free. The policy is of the
 demo's kind, trained by some steps of GRPO, as wide as ``--layers`` and ``--width`` make it. The stores of drafts and of
-episodes have one epoch of the tasks; the second has fresh noise. Each round all ways play the same episodes from the
-same stores, in rotating order: ``after`` the turn, ``turn`` while it is sampled, where the engine foresees its end,
-and ``ahead`` also several turns before, as earlier episodes of the task tell. In the kind ``fork`` the environment is
-forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so that no call may run ahead: ``run`` counts what
-the tool itself was asked, ``calls`` those of the episodes.
+episodes have one epoch of the tasks; the second has fresh noise. Each round both ways play the same episodes from the
+same stores, in rotating order: ``after`` the turn, and ``ahead``, as earlier episodes of the task tell. In the kind
+``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so that no call may run
+ahead: ``run`` counts what the tool itself was asked, ``calls`` those of the episodes.
 
     python benchmarks/calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
 """
@@ -43,7 +42,7 @@ from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
 
 KINDS = ("fork", "pure", "impure")
-WAYS = ("after", "turn", "ahead")
+WAYS = ("after", "ahead")
 COUNTS = ("made", "used", "wasted", "saved_seconds")
 
 
@@ -113,7 +112,7 @@ def play(
             seed=task,
             sampling=Sampling(temperature=1.0, seed=derive_seed(epoch, task, sample)),
             stored=stored if way == "ahead" else None,
-            calls_ahead=None if way == "after" else calls,
+            calls_ahead=calls if way == "ahead" else None,
         )
 
     began = time.perf_counter()

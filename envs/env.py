@@ -286,16 +286,14 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
-    def calls_ahead(self, action: str, *, later: bool = False) -> list[PureCall]:
-        """The calls of a turn that may come next, of tools that are ``pure`` and without those asked for before.
+    def calls_ahead(self, action: str) -> list[PureCall]:
+        """The calls of a turn that may come, of tools that are ``pure`` and without those asked for before.
 
-        Each is made by calling it once, in any thread. If the next ``step`` makes the very same call, it takes the
+        Each is made by calling it once, in any thread. The first ``step`` that makes the very same call takes the
         result.
 
         Args:
             action: As of ``step``.
-            later: Whether the turn may also come later in the episode; the first ``step`` that makes the call takes
-                the result.
 
         Raises:
             ResetNeeded: Before the first ``reset``.
@@ -303,7 +301,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         progress = self._started()
         calls = progress.allowed(self.parser.parse(action).calls, self.limits)
         owners = owners_of(self, self.tools, progress.toolsets)
-        return prepare_ahead(calls, self.offered_tools, owners, self._early, later=later)
+        return prepare_ahead(calls, self.offered_tools, owners, self._early)
 
     def close(self) -> None:
         """End the running episode and release the resources of its tools; may be called again."""

@@ -56,19 +56,18 @@ class Member(NamedTuple):
     """CRC-32 of both."""
 
 
-def open_regular(path: str | os.PathLike[str], *, most: int, links: bool = True) -> BufferedReader:
+def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
     """Open a regular file for reading, without waiting for what is none, such as a pipe.
 
     Args:
         most: Most bytes that it may have.
-        links: Whether it may be a symbolic link.
 
     Raises:
         DamagedFile: If it is no regular file, or longer.
         OSError: If it cannot be opened.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    handle = os.open(path, flags if links else flags | getattr(os, "O_NOFOLLOW", 0))
+    handle = os.open(path, flags)
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
@@ -81,9 +80,9 @@ def open_regular(path: str | os.PathLike[str], *, most: int, links: bool = True)
         raise
 
 
-def read_regular(path: str | os.PathLike[str], *, most: int, links: bool = True) -> bytes:
+def read_regular(path: str | os.PathLike[str], *, most: int) -> bytes:
     """The contents of a regular file; the arguments and errors are those of ``open_regular``."""
-    with open_regular(path, most=most, links=links) as file:
+    with open_regular(path, most=most) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise DamagedFile(f"it grew beyond {most} bytes")

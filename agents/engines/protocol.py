@@ -80,21 +80,6 @@ class Sampling:
             raise ValueError(f"stop_token_ids must lie in [0, 2**31), got {self.stop_token_ids}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foresee:
-    """A request's wish to know the end of its turn before it is sampled, as to make the turn's tool calls ahead."""
-
-    min_probability: float
-    """Estimated probability from which on a whole turn is told."""
-    tell: Callable[[tuple[int, ...]], None]
-    """Called with all tokens of the likely turn, those sampled so far and the rest up to a stop token; again where the
-    policy has sampled another token since. On any thread. It never changes what is sampled."""
-
-    def after(self, head: Sequence[int]) -> Foresee:
-        """The same for a request that goes on behind the turn's first tokens ``head``."""
-        return replace(self, tell=lambda tokens: self.tell((*head, *tokens)))
-
-
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """One turn to sample."""
@@ -117,15 +102,9 @@ class TurnRequest:
     sample: int = 0
     """Number of the episode among those of its task in a training step of verl; elsewhere 0. A turn begins only with a
     stored one of the same number, so that which one does not depend on who asks first."""
-    expected: float = 0.0
-    """Tokens that the dialogue will probably have from this turn on; 0 where that is not known. Of requests that wait
-    in the local engine the longest goes first; with any engine it counts for the choice of a replica."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """Called with the tokens of each step as they are sampled, on the engine's thread, so that they can be shown at
     once; ``True`` ends the turn after them. The local engine calls it, others show and end nothing early."""
-    foresee: Foresee | None = None
-    """Wants to be told how the turn will probably end. The local engine asks its store of drafts in each step; with
-    every engine the pipeline of guesses tells a guess of a source whose turns often stay whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

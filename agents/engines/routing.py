@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from statistics import fmean
 from typing import Generic, TypeVar
 
 from turntree.agents.errors import AgentError
@@ -81,8 +80,6 @@ class TaskRoutes(Generic[R]):
         self._live: dict[R, Counter[str]] = {}
         self._lost: set[R] = set()
         self._place: dict[str, R] = {}
-        self._size: dict[str, float] = {}
-        """Expected tokens of one dialogue of a live key."""
         for replica in replicas:
             self.add(replica)
 
@@ -100,12 +97,8 @@ class TaskRoutes(Generic[R]):
         """Number of live dialogues of each replica."""
         return {replica: live.total() for replica, live in self._live.items()}
 
-    def acquire(self, key: str, *, size: float = 0.0) -> R:
+    def acquire(self, key: str) -> R:
         """Assign one dialogue to a replica; live dialogues of one key share a replica.
-
-        Args:
-            size: Tokens that it will probably have; 0 where that is not known. A replica's share is counted in tokens
-                where they are known, else in dialogues.
 
         Raises:
             NoReplicas: If all are lost.
@@ -116,15 +109,10 @@ class TaskRoutes(Generic[R]):
         replica = self._place.get(key)
         if replica is None or replica in self._lost:
             wanted = preference(key, alive)
-            # A dialogue whose length is not known counts as the mean of the others, or as 1.
-            other = fmean(self._size.values()) if self._size else 1.0
-            own = size or other
-            load = {one: sum(n * self._size.get(k, other) for k, n in self._live[one].items()) for one in wanted}
-            most = own * math.ceil(self._slack * (sum(load.values()) + own) / (len(wanted) * own))
+            load = {one: self._live[one].total() for one in wanted}
+            most = math.ceil(self._slack * (sum(load.values()) + 1) / len(wanted))
             replica = next((one for one in wanted if load[one] < most), wanted[0])
             self._place[key] = replica
-        if size:
-            self._size[key] = size
         self._live[replica][key] += 1
         return replica
 
@@ -146,7 +134,6 @@ class TaskRoutes(Generic[R]):
             del live[key]
             if self._place.get(key) == replica:
                 del self._place[key]
-                self._size.pop(key, None)
 
     def add(self, replica: R) -> None:
         """Add a replica; a lost one of that name is forgotten with its dialogues."""

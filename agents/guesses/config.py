@@ -119,10 +119,10 @@ class CallsAheadConfig:
     """Section ``turntree.calls_ahead`` of a training configuration."""
 
     enabled: bool = False
-    """Make the tool calls of a turn while it is still sampled, where its end is probable: in a fork of a ``forkable``
+    """Make tool calls before their turns are sampled, where earlier episodes tell them: in forks of a ``forkable``
     environment, or of a tool that is ``pure``."""
     min_probability: float = 0.5
-    """Estimated probability of the whole turn from which on they are made, in (0, 1]."""
+    """Estimated probability of a turn, together with those before it, from which on they are made, in (0, 1]."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):

@@ -34,7 +34,7 @@ from turntree.agents.engines.protocol import (
 from turntree.agents.engines.splice import join, narrowed
 from turntree.agents.guesses.early_passes import EarlyPasses, score_key, turn_key
 from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.source import Drawn, Guess, Guessed, Source, ToldGuesses
+from turntree.agents.guesses.source import Drawn, Guess, Guessed, Source
 from turntree.agents.guesses.turn_storage import within
 from turntree.agents.guesses.turn_verification import verify
 from turntree.spec_tree import DialogueState
@@ -78,7 +78,6 @@ class GuessedTurns:
         self._note = note
         self._past = past
         self._early = EarlyPasses()
-        self._told = ToldGuesses()
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn, for this step or for a later one.
@@ -96,7 +95,6 @@ class GuessedTurns:
         drawn = await self._drawn(self._wanted(request))
         for source in self._sources:
             source.record(drawn)
-        self._told.learn(drawn)
         completion = drawn.completion
         if completion.top is not None and drawn.request.sampling.top_logprobs != request.sampling.top_logprobs:
             completion = replace(completion, top=narrowed(completion.top, request.sampling.top_logprobs))
@@ -162,7 +160,6 @@ class GuessedTurns:
         guess = next((guess for source in self._sources if (guess := source.guess(request)) is not None), None)
         if guess is None:
             return await self._sampled(request)
-        self._told.tell(request, guess)
         begun = 0
         if guess.later is not None:
             # The last prompt holds all others: an engine that computes it first has theirs in its cache.
@@ -213,9 +210,8 @@ class GuessedTurns:
             assert sampling.seed is not None
             whole, left = prompt + head.token_ids, guess.most - len(head.token_ids)
             rest = replace(sampling, seed=derive_seed(sampling.seed, 4), max_tokens=left)
-            foresee = request.foresee and request.foresee.after(head.token_ids)
             state = within(request.state, whole)
-            done = join(head, await self._generate(TurnRequest(whole, rest, state=state, foresee=foresee)))
+            done = join(head, await self._generate(TurnRequest(whole, rest, state=state)))
         aborted = done.finish_reason is FinishReason.ABORT
         if self._remember is not None and request.state is not None and not aborted:
             self._remember(request.state, done.token_ids)
@@ -232,7 +228,6 @@ class GuessedTurns:
     def _begin_early(self, later: Guessed) -> bool:
         """Begin what a later request does with its guess; ``False`` if it is begun already."""
         request, guess = later
-        request = replace(request, foresee=None)  # its own turn is asked for later
         if guess.rule is None:
             asked = _redraw(request, guess)
             return self._early.begin(turn_key(asked), lambda: self._generate(asked))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.guesses.turn_verification import RatioRule
@@ -113,37 +112,3 @@ class Source:
     def counters(self) -> Mapping[str, float]:
         """Counters since creation, by their names in ``engine.jsonl``."""
         return {}
-
-
-_MEMORY = 0.98
-"""Weight of what was learnt before, at each guess."""
-
-
-class ToldGuesses:
-    """Guesses told to whoever foresees a turn's end (``TurnRequest.foresee``), with every engine.
-
-    A guess says nothing about its own chance: how often the whole turns of each source stay whole is learnt.
-    """
-
-    def __init__(self) -> None:
-        self._learnt: WeakKeyDictionary[Source, tuple[float, float]] = WeakKeyDictionary()
-
-    def tell(self, request: TurnRequest, guess: Guess) -> None:
-        """Tell a guess of a whole turn, if those of its source are right often enough."""
-        stayed, told = self._learnt.get(guess.source, (0.0, 1.0))
-        wants = request.foresee
-        if wants is not None and _whole(request, guess) and stayed / told >= wants.min_probability:
-            wants.tell(tuple(guess.tokens))
-
-    def learn(self, drawn: Drawn) -> None:
-        """Learn from a finished turn."""
-        guess = drawn.guess
-        if guess is None or not _whole(drawn.request, guess):
-            return
-        stayed, told = self._learnt.get(guess.source, (0.0, 1.0))
-        right = drawn.kept == len(guess.tokens)
-        self._learnt[guess.source] = _MEMORY * stayed + right, _MEMORY * told + 1
-
-
-def _whole(request: TurnRequest, guess: Guess) -> bool:
-    return bool(guess.tokens) and guess.tokens[-1] in request.sampling.stop_token_ids

@@ -1,25 +1,18 @@
 """Tool calls made before the turn that makes them has been sampled.
 
-Which calls will probably come is known from two sides. Earlier episodes of the task tell the turns that
-follow a state (``EarlyAnswers``), as soon as the state is reached and several turns ahead. The engine tells
-how the present turn will probably end (``TurnRequest.foresee``): from its store of drafts, or a guess of the
-pipeline. The calls are then made in forks of a ``forkable`` environment, each of which takes one turn, or, where
-a tool is ``pure``, by themselves.
+Earlier episodes of the task tell the turns that follow a state (``EarlyAnswers``), as soon as the state is reached and
+several turns ahead. Their calls are then made in forks of a ``forkable`` environment, each of which takes one turn, or,
+where a tool is ``pure``, by themselves.
 
 Invariant: what was made is used only if the sampled turn (of a pure tool, the call) and the
 state of the environment are the same, byte for byte; else it is thrown away. A tool that is
 neither pure nor of a forkable environment never runs ahead.
-
-Which engines tell of the present turn: the local engine in each of its steps, with ``speculation``; every engine at
-the begin of a turn that has a guess (replay, run-ahead, coupled validation), behind
-``guesses.pipeline``. Earlier episodes tell with every engine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import math
 import pickle
 from collections import defaultdict
@@ -28,11 +21,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from turntree.agents.engines.protocol import Foresee
 from turntree.envs import Env
 from turntree.envs.running.pure_calls import PureCall
-
-logger = logging.getLogger(__name__)
 
 Answer = tuple[Any, ...]
 """The result of ``Env.step``."""
@@ -90,10 +80,8 @@ class EarlyCalls:
         calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
     """
 
-    def __init__(
-        self, calls: CallsAhead | None, env: Any, ask: Ask, off_loop: OffLoop, text: Callable[[Sequence[int]], str]
-    ) -> None:
-        self._env, self._ask, self._off_loop, self._text = env, ask, off_loop, text
+    def __init__(self, calls: CallsAhead | None, env: Any, ask: Ask, off_loop: OffLoop) -> None:
+        self._env, self._ask, self._off_loop = env, ask, off_loop
         self._own = own = env.unwrapped
         self._calls = calls or CallsAhead(credit=Credit(math.inf))
         self.bounded = calls is not None
@@ -104,9 +92,6 @@ class EarlyCalls:
         self.pure = slow and any(tool.pure for tool in own.offered_tools)
         """Whether pure tools are called by themselves."""
         self._turn = 0
-        self._open = object()
-        """The turn that is being sampled, to know what is told too late."""
-        self._told = ""
         self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)
         """By the number of the turn that they take."""
         self._made: list[tuple[PureCall, asyncio.Task[Any]]] = []
@@ -116,24 +101,6 @@ class EarlyCalls:
     def min_probability(self) -> float:
         """As in ``CallsAhead``."""
         return self._calls.min_probability
-
-    def foresee(self, here: Any) -> Foresee | None:
-        """What the next turn's request wants to foresee; ``here`` is the environment where the episode is."""
-        if not self.bounded or not (self.forks or self.pure):
-            return None
-        turn, loop = self._open, asyncio.get_running_loop()
-
-        def told(tokens: Sequence[int]) -> None:
-            if turn is self._open:
-                try:
-                    self._begin(self._text(tokens), here)
-                except Exception:  # the turn itself will show what is wrong, if it comes
-                    logger.debug("calls of %s could not be made ahead", type(here).__name__, exc_info=True)
-
-        def tell(tokens: tuple[int, ...]) -> None:
-            loop.call_soon_threadsafe(told, tokens)
-
-        return Foresee(min_probability=self.min_probability, tell=tell)
 
     def fork(self, turn: int, text: str, before: bytes) -> None:
         """Let a fork take a turn.
@@ -150,9 +117,9 @@ class EarlyCalls:
         self._calls.made += calls
         self._calls.credit.calls -= price
 
-    def call(self, text: str, *, later: bool = False) -> None:
-        """Make the calls of pure tools in a turn that will probably come, next or ``later`` in the episode."""
-        made = self._own.calls_ahead(text, later=later)
+    def call(self, text: str) -> None:
+        """Make the calls of pure tools in a turn that will probably come, next or later in the episode."""
+        made = self._own.calls_ahead(text)
         made = made[: int(min(len(made), max(0.0, self._calls.credit.calls)))]
         self._made += [(call, asyncio.create_task(self._off_loop(call))) for call in made]
         self._calls.made += len(made)
@@ -160,7 +127,6 @@ class EarlyCalls:
 
     async def answer(self, text: str, here: Any) -> tuple[Any, Answer] | None:
         """The fork that took the turn ``text``, and its answer; ``None`` if no fork did."""
-        self._open = object()  # what is told of it from now on comes too late
         forks = self._forks.pop(self._turn, [])
         fits = (one for one in forks if one.text == text and same_state(one.before, here.snapshot()))
         fork, wanted, found = next(fits, None), monotonic(), None
@@ -181,7 +147,7 @@ class EarlyCalls:
             self._throw_away(self._forks.pop(later))
 
     def close_turn(self) -> None:
-        """The turn is answered: count the pure calls that it made, and throw away what was made for it alone."""
+        """The turn is answered: count the pure calls that it made."""
         self._turn += 1
         self._close_calls(last=False)
 
@@ -192,24 +158,12 @@ class EarlyCalls:
         self._calls.credit.calls += _CREDIT_PER_EPISODE
         await asyncio.gather(*self._dropped, return_exceptions=True)
 
-    def _begin(self, text: str, here: Any) -> None:
-        """Make the calls of the present turn, which will probably be ``text``."""
-        parsed = self._own.parser.parse(text)
-        if text == self._told or parsed.error or not parsed.calls:
-            return
-        self._told = text
-        if self.forks:
-            self.fork(self._turn, text, here.snapshot())
-        else:
-            self.call(text)
-
     def _close_calls(self, *, last: bool) -> None:
-        self._open, self._told = object(), ""
         waiting = []
         for call, work in self._made:
             if call.used_at is not None:
                 self._use(1, max(0.0, min(call.used_at, call.ended) - call.begun))
-            elif call.later and not last:
+            elif not last:
                 waiting.append((call, work))
             elif call.forget():  # no thread was free for it
                 work.cancel()

@@ -16,7 +16,6 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
-from turntree.agents.engines.protocol import Foresee
 from turntree.agents.episodes.dialogue import canonical_call
 from turntree.agents.loop.calls_ahead import Ask, EarlyCalls, same_state
 from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep, likely_calls, likely_steps
@@ -26,7 +25,7 @@ class EarlyAnswers:
     """What an environment answers to the turns of one episode.
 
     Args:
-        stored: Where the episode belongs; ``None`` foresees nothing but the present turn, and keeps nothing.
+        stored: Where the episode belongs; ``None`` makes nothing early, and keeps nothing.
     """
 
     def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: EarlyCalls) -> None:
@@ -53,7 +52,7 @@ class EarlyAnswers:
         if not self._calls.forks:
             made = [call for step in self._taken for call in step.calls]
             for text in likely_calls(self._forecasts, made, self._calls.min_probability):
-                self._calls.call(text, later=True)
+                self._calls.call(text)
             return
         self._before = self._here.snapshot()
         self._forecasts = [one for one in self._forecasts if len(one) > place]
@@ -62,10 +61,6 @@ class EarlyAnswers:
         if place in self._followed and not same.get(self._followed[place].before):
             self._drop(place)
         self._follow(place)
-
-    def foresee(self) -> Foresee | None:
-        """What the next turn's request wants to foresee."""
-        return self._calls.foresee(self._here)
 
     async def answer(self, text: str) -> tuple[Any, ...]:
         """What the environment answers to a turn."""

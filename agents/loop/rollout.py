@@ -8,18 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from turntree.agents.engines.protocol import (
-    Completion,
-    Engine,
-    FinishReason,
-    Foresee,
-    Sampling,
-    TurnRequest,
-    derive_seed,
-)
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
@@ -31,8 +23,6 @@ from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.thinking_budget import within_budget
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
-from turntree.spec_tree import DialogueState
-from turntree.spec_tree.lengths import LengthsByState
 
 
 @runtime_checkable
@@ -69,7 +59,6 @@ async def rollout(
     executor: Executor | None = None,
     stored: StoredEpisodes | None = None,
     calls_ahead: CallsAhead | None = None,
-    lengths: LengthsByState | None = None,
 ) -> Episode:
     """Play one episode.
 
@@ -91,11 +80,8 @@ async def rollout(
         stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
             went, its later tool calls are made at once, in forks of a ``forkable`` environment
             (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
-        calls_ahead: Makes only calls that are probable enough, those of ``stored`` and those of a turn while it is
-            sampled, where the engine foresees its end, in forks or by pure tools (``loop.calls_ahead``), and counts
-            them. What an episode is answered does not depend on it either.
-        lengths: How long dialogues were from each state on: each request says what it expects, so that the longest
-            go first where some must wait, and the episode is learnt from. It changes no token.
+        calls_ahead: Of the calls of ``stored`` makes only those that are probable enough, in forks or by pure tools
+            (``loop.calls_ahead``), and counts them. What an episode is answered does not depend on it either.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
@@ -127,7 +113,6 @@ async def rollout(
         executor=executor,
         stored=stored,
         calls_ahead=calls_ahead,
-        lengths=lengths,
     )
     return await play.to_end(play.run(index))
 
@@ -142,15 +127,12 @@ class _Play(EpisodeDriver):
     sampling: Sampling
     stored: StoredEpisodes | None
     calls_ahead: CallsAhead | None
-    lengths: LengthsByState | None
-    states: list[DialogueState] = field(default_factory=list)
-    """The state before each turn."""
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
         prompt = self.renderer.initial(info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
-        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop, self.text)
+        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
             answers.begin()
@@ -159,22 +141,12 @@ class _Play(EpisodeDriver):
             await answers.give_up()
         if stop_reason is not StopReason.FAILURE:
             answers.store()
-            self.learn_lengths()
         return stop_reason
-
-    def learn_lengths(self) -> None:
-        """Learn how long the dialogue was from each of its states on."""
-        if self.lengths is None:
-            return
-        left = 0
-        for turn, state in zip(reversed(self.turns), reversed(self.states), strict=True):
-            left += len(turn.completion.token_ids)
-            self.lengths.learn(state, left)
 
     async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
-            completion = await self.sample(prompt, room, answers.foresee())
+            completion = await self.sample(prompt, room)
             turn = Turn(
                 prompt_ids=prompt, completion=completion, text=self.text(completion.token_ids), shortened=shortened
             )
@@ -208,18 +180,15 @@ class _Play(EpisodeDriver):
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
         return None if base is None else derive_seed(base, turn)
 
-    async def sample(self, prompt: tuple[int, ...], room: int, foresee: Foresee | None) -> Completion:
+    async def sample(self, prompt: tuple[int, ...], room: int) -> Completion:
         turn = len(self.turns)
         stops = (*self.renderer.stop_token_ids, *self.sampling.stop_token_ids)
         sampling = replace(
             self.sampling, max_tokens=room, stop_token_ids=tuple(dict.fromkeys(stops)), seed=self.turn_seed(turn)
         )
         state = dialogue_state(prompt, task_id=self.task_id, calls=self.tool_history, env_id=self.env_id)
-        self.states.append(state)
-        expected = 0.0 if self.lengths is None else self.lengths.expect(state)
-        request = TurnRequest(prompt, sampling, state=state, foresee=foresee, expected=expected)
         with self.engine_at_work():
-            completion = await self.engine.generate(request)
+            completion = await self.engine.generate(TurnRequest(prompt, sampling, state=state))
             if completion.finish_reason is FinishReason.ABORT:
                 raise EngineAborted(f"the engine aborted turn {turn}")
             if not completion.token_ids:

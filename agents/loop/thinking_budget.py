@@ -59,14 +59,7 @@ class ThinkingBudget:
         prompt = (*request.prompt_ids, *head.token_ids, *forced)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
         tail = await self._engine.generate(
-            replace(
-                request,
-                prompt_ids=prompt,
-                sampling=_rest(sampling, room),
-                state=state,
-                draft=(),
-                foresee=request.foresee and request.foresee.after((*head.token_ids, *forced)),
-            )
+            replace(request, prompt_ids=prompt, sampling=_rest(sampling, room), state=state, draft=())
         )
         if tail.finish_reason is FinishReason.ABORT:
             return tail

@@ -94,14 +94,7 @@ class InterruptedTurns:
             return replace(before, finish_reason=FinishReason.LENGTH)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
         after = await self._engine.generate(
-            replace(
-                request,
-                prompt_ids=prompt,
-                sampling=rest,
-                state=state,
-                draft=request.draft[count:],
-                foresee=request.foresee and request.foresee.after(before.token_ids),
-            )
+            replace(request, prompt_ids=prompt, sampling=rest, state=state, draft=request.draft[count:])
         )
         return joined(before, after)
 

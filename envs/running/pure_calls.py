@@ -1,8 +1,7 @@
 """Calls of pure tools made before it is known that the policy makes them.
 
-A result answers the very same call, byte for byte, of the environment's next step, or of a later one; what
-the next step does not ask for is forgotten with it, unless it may come later. Invariant: only tools declared ``pure``
-get here, whose calls leave no trace.
+A result answers the very same call, byte for byte, of the first step of the environment that makes it, once. Invariant:
+only tools declared ``pure`` get here, whose calls leave no trace.
 """
 
 from __future__ import annotations
@@ -17,15 +16,10 @@ from turntree.envs.message import ToolCall
 
 
 class PureCall:
-    """A call that may come.
+    """A call that may come."""
 
-    Args:
-        later: Whether it may come in any later step.
-    """
-
-    def __init__(self, run: Callable[[], str], *, later: bool = False) -> None:
+    def __init__(self, run: Callable[[], str]) -> None:
         self._run = run
-        self.later = later
         self._future: Future[str] = Future()
         self.begun = self.ended = monotonic()
         """When it was asked to run ahead, and when it ended, seconds."""
@@ -68,12 +62,12 @@ class PureCalls:
     def __init__(self) -> None:
         self._calls: dict[str, PureCall] = {}
 
-    def add(self, call: ToolCall, run: Callable[[], str], *, later: bool = False) -> PureCall | None:
+    def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
         """A call that may come, to be made by whoever asked for it; ``None`` if it was asked for before."""
         key = _key(call)
         if key in self._calls:
             return None
-        made = self._calls[key] = PureCall(run, later=later)
+        made = self._calls[key] = PureCall(run)
         return made
 
     def result(self, call: ToolCall, run: Callable[[], str]) -> str:
@@ -82,8 +76,8 @@ class PureCalls:
         return run() if made is None else made.result()
 
     def close_step(self) -> None:
-        """Forget those that came, and those that could come in this step alone."""
-        self._calls = {key: call for key, call in self._calls.items() if call.later and call.used_at is None}
+        """Forget those that came."""
+        self._calls = {key: call for key, call in self._calls.items() if call.used_at is None}
 
 
 def _key(call: ToolCall) -> str:

@@ -151,7 +151,7 @@ def tool(
             ``ResultMemo`` may then answer from the cache.
         pure: The author's assertion that the result depends on nothing but the arguments, for as long as an episode
             lasts, and that the tool changes nothing, inside the environment or outside: it may run for a turn that is
-            still being sampled, and for nothing. It is then deterministic as well.
+            not sampled yet, and for nothing. It is then deterministic as well.
 
     Example:
         >>> @tool

@@ -57,7 +57,7 @@ def prepare(
 
 
 def prepare_ahead(
-    calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls, *, later: bool
+    calls: Sequence[ToolCall], tools: Sequence[Tool], owners: Mapping[str, object], early: PureCalls
 ) -> list[PureCall]:
     """Prepare calls that may come, of tools that are ``pure`` and without those that were prepared before."""
     pure = {tool.name: tool for tool in tools if tool.pure}
@@ -65,7 +65,7 @@ def prepare_ahead(
     def run(call: ToolCall) -> str:
         return pure[call.name].run(call.arguments, owner=owners.get(call.name))
 
-    made = (early.add(call, partial(run, call), later=later) for call in calls if call.name in pure)
+    made = (early.add(call, partial(run, call)) for call in calls if call.name in pure)
     return [call for call in made if call is not None]
 
 

@@ -1,4 +1,4 @@
-"""Exchange of finished turns with other stores, through a folder or another ``Exchange``.
+"""Exchange of finished turns with other stores, through an ``Exchange``.
 
 Not here: Ray (``agents.verl.serving.hub``).
 """

@@ -117,8 +117,6 @@ class SharedTurns:
         self._exchange = exchange
         self._most = max_pending_tokens
         self._lock = threading.Lock()
-        self._aside: threading.Thread | None = None
-        self._wanted = False
         self._pending: deque[tuple[DialogueState, tuple[int, ...]]] = deque()
         self._tokens = 0
         self._first = 0
@@ -184,30 +182,6 @@ class SharedTurns:
                 batch.tokenizer,
             )
         return batch.select(np.zeros(len(batch), bool))
-
-    def swap_aside(self) -> None:
-        """As ``swap``, on a thread for which no step waits; once more after it if this is called meanwhile."""
-        with self._lock:
-            self._wanted = True
-            if self._aside is None or not self._aside.is_alive():
-                self._aside = threading.Thread(target=self._swap_while_wanted, name="turntree-exchange", daemon=True)
-                self._aside.start()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for what ``swap_aside`` began; returns whether it is over."""
-        aside = self._aside
-        if aside is not None:
-            aside.join(seconds)
-        return self._aside is None
-
-    def _swap_while_wanted(self) -> None:
-        while True:
-            with self._lock:
-                if not self._wanted:
-                    self._aside = None
-                    return
-                self._wanted = False
-            self.swap()
 
     def _forget(self, stop: int) -> None:
         """Drop the turns noted before turn ``stop``."""

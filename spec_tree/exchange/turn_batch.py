@@ -1,29 +1,19 @@
 """Finished turns as flat arrays, to be sent between the stores of several processes.
 
 Texts that many states share (task, tool history, environment) are stored once.
-Bytes are read within bounds (``array_file``) and validated: anything incomplete is rejected.
 """
 
 from __future__ import annotations
 
-import io
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from turntree.spec_tree.array_file import ArrayFile
-from turntree.spec_tree.errors import ForestError
 from turntree.spec_tree.state import DialogueState
-
-
-class DamagedBatch(ForestError, ValueError):
-    """Bytes that are not a batch of turns, or incomplete."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -148,87 +138,5 @@ class TurnBatch:
         yield from self.select(first).parts(most)
         yield from self.select(~first).parts(most)
 
-    def to_bytes(self) -> bytes:
-        """The batch as an uncompressed ``.npz`` without pickles, behind its version and a check sum."""
-        file = io.BytesIO()
-        texts = [text.encode() for text in self.texts]
-        known: dict[str, Any] = {_TOKENIZER: np.frombuffer(self.tokenizer.encode(), np.uint8)} if self.tokenizer else {}
-        np.savez(
-            file,
-            **known,
-            texts=np.frombuffer(b"".join(texts), np.uint8),
-            text_lengths=np.array([len(text) for text in texts], np.int32),
-            **{name: getattr(self, name) for name in _ARRAYS},
-        )
-        data = file.getvalue()
-        return _MAGIC + zlib.crc32(data).to_bytes(4, "little") + data
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        """Read what ``to_bytes`` wrote; takes memory in proportion to ``data``, whatever that is.
-
-        Raises:
-            DamagedBatch: If it is something else, incomplete, or of another version.
-        """
-        start = len(_MAGIC) + 4
-        mark, crc, body = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
-        if mark != _MAGIC and mark.startswith(_MARK):
-            version = mark[len(_MARK) :].decode("ascii", "replace").strip()
-            raise DamagedBatch(f"expected a batch of turns of version {_VERSION}, got one of version {version!r}")
-        if mark != _MAGIC or zlib.crc32(body).to_bytes(4, "little") != crc:
-            raise DamagedBatch(f"expected a batch of turns, got {len(data)} bytes that are not one or are incomplete")
-        try:
-            file = ArrayFile(io.BytesIO(body))
-            tokens = file.members.get("tokens")
-            narrow = tokens is not None and tokens.dtype == np.uint16
-            kinds = {**_KINDS, "tokens": (np.uint16 if narrow else np.int32, 1)}
-            if _TOKENIZER in file.members:
-                kinds[_TOKENIZER] = (np.uint8, 1)
-            arrays = file.read_all(kinds)
-            texts = _split(arrays.pop("texts").tobytes(), arrays.pop("text_lengths"), most=3 * len(arrays["exact"]))
-            tokenizer = arrays.pop(_TOKENIZER, np.zeros(0, np.uint8)).tobytes().decode()
-            batch = cls(texts=texts, tokenizer=tokenizer, **arrays)
-        except ValueError as error:
-            raise DamagedBatch(f"a batch of turns cannot be read: {error}") from error
-        batch._check()
-        return batch
-
-    def _check(self) -> None:
-        turns, total = len(self.exact), int(self.lengths.sum(dtype=np.int64))
-        rules = {
-            "names": self.names.shape == (turns, 3)
-            and int(self.names.min(initial=0)) >= 0
-            and (turns == 0 or int(self.names.max(initial=0)) < len(self.texts)),
-            "lengths": len(self.lengths) == turns and int(self.lengths.min(initial=0)) >= 0,
-            "tokens": len(self.tokens) == total and int(self.tokens.min(initial=0)) >= 0,
-        }
-        for name, holds in rules.items():
-            if not holds:
-                raise DamagedBatch(f"{name} of a batch of turns does not match its other parts")
-
-
-def _split(joined: bytes, lengths: NDArray[np.int32], *, most: int) -> tuple[str, ...]:
-    """UTF-8 texts of so many bytes each, one after another.
-
-    Raises:
-        ValueError: If they are others, or more than ``most``.
-    """
-    ends = [0, *accumulate(lengths.tolist())]
-    if len(lengths) > most or int(lengths.min(initial=0)) < 0 or ends[-1] != len(joined):
-        raise ValueError("the texts do not have the lengths that are given")
-    return tuple(joined[begin:end].decode() for begin, end in pairwise(ends))
-
-
-_TOKENIZER = "tokenizer"
-"""An entry of batches whose tokenizer is known."""
 _ARRAYS = ("exact", "names", "lengths", "tokens")
-_KINDS: dict[str, tuple[DTypeLike, int]] = {
-    "texts": (np.uint8, 1),
-    "text_lengths": (np.int32, 1),
-    "exact": (np.uint64, 1),
-    "names": (np.int32, 2),
-    "lengths": (np.int32, 1),
-}
-_VERSION = "2"
-_MARK = b"turntree turns "
-_MAGIC = _MARK + _VERSION.encode() + b"\n"

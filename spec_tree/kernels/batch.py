@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import find_places
-from turntree.spec_tree.kernels.compiled import int64, kept_part, kernel, part
+from turntree.spec_tree.kernels.compiled import int64, kernel, part
 from turntree.spec_tree.kernels.growth import grow, is_end
 from turntree.spec_tree.kernels.indexing import claim, index_run
 from turntree.spec_tree.kernels.layout import (
@@ -120,7 +120,7 @@ def move_on(
     return total
 
 
-@kept_part()
+@part
 def extend(turn: Any, new: NDArray[np.int32], sources: DraftSources, weights: Any, head: NDArray[np.int64]) -> int:
     """Append ``new``, which is not empty, to one turn and learn from it, as ``move_on``."""
     total = accepted(turn, new)

@@ -55,18 +55,6 @@ def part(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return _njit(no_cpython_wrapper=True, **_OPTIONS, **options)(function)
 
 
-def kept_part(**options: Any) -> Any:
-    """As ``part``, and kept between processes, so that one can compile it while another compiles the rest."""
-    return lambda function: _stamped(part(function, cache=True, **options))
-
-
-def is_kept(function: Any) -> bool:
-    """Whether what ``kernel`` or ``kept_part`` made has been compiled by any process, for whatever arguments."""
-    file = function._cache._cache_file
-    names = file._load_index().values()  # numba writes it before the files that it names
-    return bool(names) and all(Path(file._data_path(name)).exists() for name in names)
-
-
 def inlined(function: Callable[..., Any]) -> Any:
     """Paste ``function`` into the kernels that call it."""
     return part(function, forceinline=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.spec_tree.kernels.candidates import find_more_places, length_class, step_on
-from turntree.spec_tree.kernels.compiled import float32, index, inlined, inlined_fast, int64, kept_part
+from turntree.spec_tree.kernels.compiled import float32, index, inlined, inlined_fast, int64, part
 from turntree.spec_tree.kernels.indexing import follow_row
 from turntree.spec_tree.kernels.layout import (
     CANDIDATES,
@@ -246,7 +246,7 @@ def _hand_out(node: int, number: int, turn: Any, work: Any, out: DraftNodes) -> 
     turn.node_order[node] = number
 
 
-@kept_part(fastmath=True)
+@part(fastmath=True)
 def grow(
     turn: Any, room: int, limits: DraftLimits, sources: DraftSources, weights: Any, work: Any, out: DraftNodes
 ) -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -79,7 +78,6 @@ class SpecForest:
         """
         self.config = config or ForestConfig()
         self._lock = threading.RLock()
-        self._indexer: ThreadPoolExecutor | None = None
         self._ends = np.array(sorted(self.config.end_tokens), np.int32)
         self.weights: Weights = first_weights()
         """Weights learnt from the acceptance of drafts."""
@@ -141,42 +139,14 @@ class SpecForest:
             UnknownTurn: If a handle is not live.
             ValueError: If ``room`` does not have one entry a row.
         """
-        rows = self.live_table.rows(handles)
-        batch = self._proposed(rows, max_nodes, room, min_probability, chain=chain, total_nodes=total_nodes)
-        self._drafted += len(batch.tokens)
-        return batch
-
-    def foresee(self, handles: Sequence[int], *, min_probability: float) -> DraftBatch:
-        """The likely rest of live turns, a chain each, up to 128 tokens; nothing is learnt or counted of it.
-
-        Args:
-            handles: Live turns, shape (rows,).
-            min_probability: As of ``draft``.
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-        """
         rows, live = self.live_table.rows(handles), self.live_table.turns
-        before = live.records[rows]  # the next commit learns from the nodes of the draft before it
-        try:
-            return self._proposed(rows, MOST_NODES, [MOST_NODES] * len(rows), min_probability, chain=True)
-        finally:
-            live.records[rows] = before
-
-    def _proposed(
-        self,
-        rows: NDArray[np.int64],
-        max_nodes: int,
-        room: Sequence[int],
-        min_probability: float,
-        *,
-        chain: bool,
-        total_nodes: int | None = None,
-    ) -> DraftBatch:
-        budget, live = max(0, min(max_nodes, MOST_NODES)), self.live_table.turns
+        budget = max(0, min(max_nodes, MOST_NODES))
         limits = DraftLimits(budget=budget, floor=float(min_probability), chain=chain, ends=self._ends)
         batch = propose(rows, room, limits, live, self.sources, self.weights, threads=self._threads)
-        return batch if total_nodes is None else shortened(batch, total_nodes, rows, live)
+        if total_nodes is not None:
+            batch = shortened(batch, total_nodes, rows, live)
+        self._drafted += len(batch.tokens)
+        return batch
 
     def commit(self, handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         """Extend turns by the tokens that the policy sampled since the last call, and learn from them.
@@ -259,15 +229,6 @@ class SpecForest:
             run(due, slots, min(self._threads, _TOGETHER, len(slots) // ROWS_OF_A_THREAD) if out.most > 0 else 1)
             self._committed += tokens
 
-    def sampled(self, handle: int) -> NDArray[np.int32]:
-        """The tokens of a live turn so far; none of one that is too long to be kept.
-
-        Raises:
-            UnknownTurn: If the handle is not live.
-        """
-        with self._lock:
-            return self.rollouts.sampled(int(self.live_table.rows([handle])[0]), self.live_table.turns)
-
     def end(self, handles: Sequence[int], *, keep: bool = True) -> None:
         """Finish turns.
 
@@ -312,16 +273,6 @@ class SpecForest:
         known_tokens(sampled, self.config.vocabulary)
         with self._lock:
             self.rollouts.add_all(states, sampled, offsets, self.live_table.turns)
-
-    def announce(self, states: Sequence[DialogueState]) -> Future[int]:
-        """Index the turns known at ``states`` in the background: turns will soon begin there.
-
-        Returns:
-            Future with the number of turns indexed.
-        """
-        if self._indexer is None:
-            self._indexer = ThreadPoolExecutor(1, thread_name_prefix="forest-indexer")
-        return self._indexer.submit(self._index, list(states))
 
     def finished(self, states: Sequence[DialogueState]) -> list[int]:
         """Count the finished turns held at each state."""
@@ -427,10 +378,3 @@ class SpecForest:
     def _judge_past(self, tokens: int) -> None:
         if self.rollouts.judge_past(tokens):
             self.weights[:] = first_weights()  # what was learnt until now, was learnt of those turns
-
-    def _index(self, states: list[DialogueState]) -> int:
-        count = 0
-        for state in states:
-            with self._lock:
-                count += self.rollouts.warm(state, self.live_table.turns)
-        return count

@@ -3,7 +3,7 @@
 A finished turn is in the log, indexed, or cold. When the log's head comes
 around to it, a turn of a state that has been visited since is written again, as
 long as the log is not half full of such turns; any other becomes cold. A cold
-state is written back when a turn begins there or when it is announced.
+state is written back when a turn begins there.
 """
 
 from __future__ import annotations
@@ -245,14 +245,6 @@ class RetentionPolicy:
         self.store.drop_all(wrong)
         gone, given = self.past.forgotten, self.past.given
         return 2 * (gone - len(wrong)) <= given < 2 * gone
-
-    def warm(self, state: DialogueState, live: LiveTurns) -> int:
-        """Index the cold turns of a state; returns their number."""
-        exact = state.ladder()[0]
-        before = self.cold.count(exact)
-        if before:
-            self._forget_empty(self._visit(state, live))
-        return before - self.cold.count(exact)
 
     def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
         """The turns of a state, live ones last."""

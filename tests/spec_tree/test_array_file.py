@@ -1,9 +1,9 @@
 """Damaged files of every kind that is read from outside, their check sums made right again."""
 
 import io
+import os
 import random
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,6 @@ from turntree.agents.guesses import stock_arrays
 from turntree.agents.guesses.precomputed_stock import RunAheadStock
 from turntree.spec_tree import DamagedForest, DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.array_file import ArrayFile, DamagedFile, read_array_file, read_regular
-from turntree.spec_tree.exchange.turn_batch import DamagedBatch, TurnBatch
 from turntree.spec_tree.rules import ledger_arrays
 from turntree.spec_tree.rules.ledger import Ledger, StoredTurn
 from turntree.spec_tree.rules.seen_seeds import SeenSeeds
@@ -25,8 +24,6 @@ from turntree.spec_tree.store.snapshot import digest
 Arrays = dict[str, np.ndarray]
 MOST = 1 << 26
 """Bytes that the reading of a damaged file may take."""
-MARK = len(TurnBatch.of([], []).to_bytes().split(b"PK", 1)[0])
-"""Bytes before the arrays of a batch."""
 
 
 def state(number: int) -> DialogueState:
@@ -41,8 +38,6 @@ def turn(chance: random.Random) -> list[int]:
 def whole(kind: str) -> bytes:
     """A file of this kind."""
     chance, file = random.Random(0), io.BytesIO()
-    if kind == "batch":
-        return TurnBatch.of([state(n) for n in range(12)], [turn(chance) for _ in range(12)]).to_bytes()
     if kind == "ledger":
         ledger = Ledger(max_tokens=500)
         for number in range(8):
@@ -92,13 +87,6 @@ def use(store: SpecForest) -> None:
     store.end(handles)
 
 
-def read_batch(path: Path) -> None:
-    batch = TurnBatch.from_bytes(read_regular(path, most=1 << 23))
-    store = SpecForest(ForestConfig(max_tokens=1024))
-    store.insert_all(batch.states, batch.turns)
-    use(store)
-
-
 def read_ledger(path: Path) -> None:
     ledger = Ledger(max_tokens=100)
     ledger_arrays.fill_ledger(ledger, read_array_file(path, ledger_arrays.KINDS, most=1 << 30))
@@ -117,7 +105,6 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "batch": Kind(read_batch, (DamagedBatch,)),
     "forest": Kind(lambda path: use(SpecForest.load(path)), (DamagedForest,)),
     "ledger": Kind(read_ledger, (ValueError,)),
     "run_ahead": Kind(read_stock, (ValueError,)),
@@ -143,13 +130,7 @@ def sealed(kind: str, arrays: Arrays, chance: random.Random) -> bytes:
         arrays.pop("digest", None)
         arrays["digest"] = digest(arrays)
     (np.savez_compressed if chance.random() < 0.05 else np.savez)(file, **arrays)
-    return marked(kind, file.getvalue())
-
-
-def marked(kind: str, data: bytes) -> bytes:
-    if kind != "batch":
-        return data
-    return TurnBatch.of([], []).to_bytes()[: MARK - 4] + zlib.crc32(data).to_bytes(4, "little") + data
+    return file.getvalue()
 
 
 def wrong(array: np.ndarray, chance: random.Random) -> np.ndarray:
@@ -178,8 +159,7 @@ def wrong(array: np.ndarray, chance: random.Random) -> np.ndarray:
 
 
 def damaged(kind: str, data: bytes, chance: random.Random) -> bytes:
-    start = MARK if kind == "batch" else 0
-    body = bytearray(data[start:])
+    body = bytearray(data)
     match chance.randrange(8):
         case 0:
             return data[: chance.randrange(len(data))]
@@ -205,7 +185,7 @@ def damaged(kind: str, data: bytes, chance: random.Random) -> bytes:
                     case _:
                         arrays[name] = wrong(arrays[name], chance)
             return sealed(kind, arrays, chance)
-    return marked(kind, bytes(body))
+    return bytes(body)
 
 
 def fuzz(kind: str, data: bytes, path: Path, count: int, seed: int) -> dict[str, int]:
@@ -236,7 +216,7 @@ def fuzz(kind: str, data: bytes, path: Path, count: int, seed: int) -> dict[str,
 
 
 @pytest.mark.parametrize(
-    "count", [75, pytest.param(2500, marks=pytest.mark.release)], ids=["a few", "ten thousand of four kinds"]
+    "count", [75, pytest.param(2500, marks=pytest.mark.release)], ids=["a few", "thousands of each kind"]
 )
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_no_damaged_file_raises_anything_else_or_takes_more_memory(tmp_path, forest, kind, count):
@@ -271,3 +251,18 @@ def test_what_claims_to_be_larger_than_its_file_is_refused_before_it_is_made(tmp
     for bad in (data.replace(header, told, 1), compressed.getvalue()):
         with pytest.raises(DamagedFile, match=r"does not have \d+ bytes|compressed"):
             ArrayFile(io.BytesIO(bad))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "endless"])
+def test_what_is_no_regular_file_or_longer_than_allowed_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "endless":
+            with path.open("wb") as file:
+                file.truncate(1 << 35)
+    with pytest.raises(DamagedFile, match=r"no regular file|expected at most 8388608"):
+        read_regular(path, most=1 << 23)

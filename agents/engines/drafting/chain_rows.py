@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from turntree.agents.engines.drafting.session import HELD_STEPS
 from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, SpecForest
 from turntree.spec_tree.budget.draft_budget import Allowance
-from turntree.spec_tree.exchange.exchange import SharedTurns
 from turntree.spec_tree.kernels.layout import DraftLimits, DraftNodes
 from turntree.spec_tree.store.chains import CHAIN, Chains, Proposals, Read, Space, Verdicts, help_out, read
 from turntree.spec_tree.store.proposal import own_work
@@ -82,15 +81,10 @@ class Counters(NamedTuple):
 class ChainRows:
     """Begins, reads, drafts, ends and counts turns, each known by its slot."""
 
-    def __init__(self, forest: SpecForest, longest: int, *, shared: SharedTurns | None = None) -> None:
-        """Start without turns.
-
-        Args:
-            shared: Exchange with other engines' stores, which is given the turns that end.
-        """
+    def __init__(self, forest: SpecForest, longest: int) -> None:
+        """Start without turns."""
         self._forest = forest
         self._longest = longest
-        self.shared = shared
         self._step = 0
         self._asked = 0
         """Turns that drafts were asked for after the last step."""
@@ -117,11 +111,6 @@ class ChainRows:
         )
         self._most_rows = -1
         self._make_room(0)
-
-    @property
-    def idle(self) -> bool:
-        """Whether the store knows of no turn that goes on."""
-        return not self._handles
 
     def begin(self, turns: Sequence[ChainTurn]) -> list[int]:
         """Take turns in; returns the slot of each. The store is asked for its part at the next ``propose``."""
@@ -236,6 +225,12 @@ class ChainRows:
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
 
+    def cut(self, slots: NDArray[np.int32], length: int) -> None:
+        """Leave out what was proposed behind ``length`` tokens: it will not be verified."""
+        known = slots[slots >= 0]
+        drafted = self._chains.records["drafted"]
+        drafted[known] = np.minimum(drafted[known], length)
+
     def step(
         self,
         slots: NDArray[np.int32],
@@ -341,11 +336,7 @@ class ChainRows:
 
     def _finish(self, slots: Iterable[int], *, keep: bool) -> None:
         """End turns in the store, which has all their tokens."""
-        handles = {slot: self._handles.pop(slot) for slot in slots}
-        if keep and self.shared is not None:
-            for slot, handle in handles.items():
-                self.shared.note(self._turns[slot].state, self._forest.sampled(handle).tolist())
-        self._forest.end(list(handles.values()), keep=keep)
+        self._forest.end([self._handles.pop(slot) for slot in slots], keep=keep)
 
     def _more_slots(self) -> None:
         old = len(self._chains.records)

@@ -144,17 +144,6 @@ class DraftingSession:
         self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
         return batch
 
-    def foresee(self, turns: Sequence[DraftTurn], *, min_probability: float) -> DraftBatch:
-        """The likely rest of turns, as a chain each; nothing is drafted by it, counted or learnt.
-
-        Args:
-            turns: Begun turns, shape (rows,).
-        """
-        if self.forest is None or not turns:
-            return DraftBatch.empty(len(turns))
-        self._tell([turn for turn in turns if turn in self._held])
-        return self.forest.foresee(_handles(turns), min_probability=min_probability)
-
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
         """Append sampled tokens to turns. The store takes them before it drafts, before their turn ends, and after
         some steps without either; of turns without a handle it does not.

@@ -7,6 +7,11 @@ vocabulary of 151,936 each takes 1.2 GB for 2,048 tokens, and 256 requests with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 VERIFIED = 2048
 """Tokens of a step, the last sampled one of each request included."""
 _SHORTEST = 8
@@ -15,6 +20,8 @@ _TOGETHER = 512
 """Lengths of all requests together up to which they are longer. On recorded dialogues drafts are half as long as they
 may be (``benchmarks/store.py --only lengths``): about 256 tokens are verified, in which time an accelerator is mostly
 reading weights (estimated, not measured)."""
+FREE = 256
+"""Tokens of a step up to which an accelerator mostly reads weights, so that places without a draft cost nothing."""
 
 
 def most_drafted(given: int | None, rows: int, *, device: str, most: int) -> int:
@@ -44,3 +51,29 @@ def draft_length(rows: int, longest: int) -> int:
     (4, 4)
     """
     return min(longest, max(_SHORTEST, _TOGETHER // max(rows, 1)))
+
+
+def common_length(lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
+    """Length that all drafts of a step get where its graphs are for drafts of one length; shorter ones are filled up.
+
+    It is no longer than it has to be, nor than ``draft_length`` allows. Half of the places are drafts, unless all of
+    them are free.
+
+    Args:
+        lengths: Tokens of each draft, shape (rows,).
+        choices: Lengths to choose from beside 0, ascending.
+
+    >>> few, many = np.array([1, 2, 7, 0]), np.array([8] * 100 + [0] * 156)
+    >>> common_length(few, [2, 4, 8]), common_length(many, [2, 4, 8]), common_length(many[:150], [2, 4, 8])
+    (8, 0, 8)
+    """
+    rows, longest = len(lengths), int(lengths.max(initial=0))
+    most = draft_length(rows, choices[-1])
+    found = 0
+    for choice in choices:
+        if found >= longest or choice > most or rows * (1 + choice) > VERIFIED:
+            break
+        if rows * (1 + choice) > FREE and 2 * int(np.minimum(lengths, choice).sum()) < rows * choice:
+            break
+        found = choice
+    return found

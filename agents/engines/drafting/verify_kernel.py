@@ -134,12 +134,12 @@ def _merge(parts, found, all_rows, split, AT_ONCE: tl.constexpr):
     tl.store(found + 2 * all_rows + row, alike.to(tl.int32), mask=own)
 
 
-_OF_A_STEP = ("found", "drafts", "ends", "out", "requests", "all_rows", "width")
+_OF_A_STEP = ("found", "drafts", "ends", "out", "all_rows", "width")
 
 
 @triton.jit(do_not_specialize=_OF_A_STEP, do_not_specialize_on_alignment=_OF_A_STEP)
-def _match(found, drafts, ends, out, requests, all_rows, width, AT_ONCE: tl.constexpr):
-    request = tl.program_id(0).to(tl.int64)
+def _match(found, drafts, ends, out, all_rows, width, AT_ONCE: tl.constexpr):
+    request, requests = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     first = tl.load(ends + request - 1, mask=request > 0, other=0).to(tl.int64)
     length = tl.load(ends + request).to(tl.int64) - first - 1
     kept = length
@@ -229,7 +229,7 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
     """
     out = torch.empty((3, len(ends), width), dtype=torch.int32, device=found.device)
     if len(ends):
-        _match[(len(ends),)](found, drafts, ends, out, len(ends), found.shape[1], width, AT_ONCE=_AT_ONCE, num_warps=1)
+        _match[(len(ends),)](found, drafts, ends, out, found.shape[1], width, AT_ONCE=_AT_ONCE, num_warps=1)
     return out
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-MOST_NODES = 128
-"""Nodes of one request at most, as the store drafts."""
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -17,10 +15,6 @@ class Speculation:
     """Most draft nodes of one request in one step."""
     max_depth: int = 8
     """Greatest depth of a draft."""
-    few_nodes: int | None = None
-    """Most draft nodes of all requests together up to which ``max_nodes`` and ``max_depth`` grow where few requests are
-    left: with 64 a single one drafts up to 64 tokens, and two 32 each. A pass over more tokens costs a GPU almost
-    nothing then. ``None`` keeps to ``max_nodes`` and ``max_depth``."""
     min_probability: float = 0.05
     """A node is verified if the store's estimate that its whole path is accepted reaches this probability. An adaptive
     engine chooses its threshold from here up; a low one is best for few requests at once."""
@@ -32,29 +26,14 @@ class Speculation:
     adaptive: bool = True
     """Verify the drafts that give the most tokens per second by the engine's own measured steps: fewer than the
     settings above allow, or none."""
-    leader_first: bool = False
-    """Of several requests waiting at a dialogue state where no turn has finished yet, admit one and let requests
-    at other states pass the rest until it has. No slot stays empty for it."""
 
     def __post_init__(self) -> None:
-        for name in ("max_nodes", "max_depth", "few_nodes", "max_step_nodes"):
+        for name in ("max_nodes", "max_depth", "max_step_nodes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"Speculation.{name} must be at least 1, got {value}")
-        if self.few_nodes is not None and self.few_nodes > MOST_NODES:
-            raise ValueError(f"Speculation.few_nodes must be at most {MOST_NODES}, got {self.few_nodes}")
         if not 0 <= self.min_probability <= 1:
             raise ValueError(f"Speculation.min_probability must lie in [0, 1], got {self.min_probability}")
-
-    def bounds(self, rows: int) -> tuple[int, int]:
-        """Most nodes of one request, and its greatest depth, where ``rows`` of them sample.
-
-        >>> settings = Speculation(max_nodes=8, max_depth=8, few_nodes=64)
-        >>> settings.bounds(1), settings.bounds(4), settings.bounds(100)
-        ((64, 64), (16, 16), (8, 8))
-        """
-        few = 0 if self.few_nodes is None else self.few_nodes // max(1, rows)
-        return max(self.max_nodes, few), max(self.max_depth, few)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +87,7 @@ class LocalEngineConfig:
     @property
     def columns(self) -> int:
         """Tokens of a slot, drafts included."""
-        return self.max_context + (0 if self.speculation is None else self.speculation.bounds(1)[0])
+        return self.max_context + (0 if self.speculation is None else self.speculation.max_nodes)
 
     def fitted(self, *, weights: int, token: int) -> LocalEngineConfig:
         """These settings with as many slots as ``memory_bytes`` has room for; parked ones are given up first.

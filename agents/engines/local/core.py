@@ -53,7 +53,7 @@ class EngineCore:
         self.cache = SlotCache(config.slots, config.columns)
         """Keys and values."""
         self._pool = SlotPool(self.cache)
-        self._waiting = WaitQueue(config, self._pool, self.forest)
+        self._waiting = WaitQueue(config, self._pool)
 
     @property
     def busy(self) -> bool:

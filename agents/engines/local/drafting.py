@@ -90,31 +90,20 @@ class Drafter:
         with self._timed():
             new = [r for r in asking if r.handle is None]
             self._session.begin(new, [r.state for r in new], [r.prompt for r in new])
-            self._tell_ends([r for r in asking if r.wonders])
-            nodes, depth = speculation.bounds(len(asking))
-            whole = nodes * len(asking)
+            whole = speculation.max_nodes * len(asking)
             most = most_drafted(speculation.max_step_nodes, len(asking), device=self._device, most=whole)
             allowed = Allowance(speculation.min_probability, most)
             if self._budget is not None:
                 allowed = self._budget.allow(len(asking), most=most)
             draft = self._session.draft(
                 asking,
-                max_nodes=nodes,
-                room=[min(depth, self.room(r) - 1) for r in asking],
+                max_nodes=speculation.max_nodes,
+                room=[min(speculation.max_depth, self.room(r) - 1) for r in asking],
                 min_probability=allowed.min_probability,
                 chain=speculation.chain,
                 total_nodes=allowed.nodes,
             )
         return within(draft, self._vocabulary)  # the store may have been filled elsewhere
-
-    def _tell_ends(self, rows: Sequence[Request]) -> None:
-        """Tell whoever wants to know how these turns will probably end."""
-        if not rows:
-            return
-        least = min(r.foresee.min_probability for r in rows if r.foresee is not None)
-        chains = self._session.foresee(rows, min_probability=least)
-        for request, start, stop in zip(rows, chains.offsets, chains.offsets[1:], strict=False):
-            request.tell_end(chains.tokens[start:stop].tolist(), chains.probabilities[start:stop].tolist())
 
     def commit(self, rows: Sequence[Request], tokens: Sequence[list[int]]) -> None:
         """Report sampled tokens to the store."""

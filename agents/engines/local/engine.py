@@ -122,9 +122,7 @@ class LocalEngine:
             seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
             guess=guess[: stop + 1],
             ahead=request.ahead_for > 0,
-            expected=request.expected,
             watch=request.watch,
-            foresee=request.foresee,
         )
         return done.completion()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,18 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftTurn
-from turntree.agents.engines.protocol import (
-    Completion,
-    DraftStats,
-    FinishReason,
-    Foresee,
-    Sampling,
-    Scores,
-    TopLogprobs,
-)
+from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, Scores, TopLogprobs
 from turntree.spec_tree import DialogueState
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,14 +100,8 @@ class Request(DraftTurn):
     """Version of the weights that sampled the last token."""
     error: Exception | None = None
     """The error, if the engine or the request's own ``watch`` failed."""
-    expected: float = 0.0
-    """As ``TurnRequest.expected``."""
     watch: Callable[[Sequence[int]], bool] | None = None
     """As ``TurnRequest.watch``."""
-    foresee: Foresee | None = None
-    """As ``TurnRequest.foresee``."""
-    foreseen: Sequence[int] = ()
-    """The whole turn that was told last; empty before."""
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
@@ -145,27 +128,6 @@ class Request(DraftTurn):
         except Exception as error:  # a caller's function: the other requests of the step go on
             self.error = error
             return True
-
-    @property
-    def wonders(self) -> bool:
-        """Whether its end is to be foreseen: it was not yet, or other tokens came."""
-        if self.foresee is None:
-            return False
-        sampled = self.tokens[len(self.prompt) :]
-        return list(self.foreseen[: len(sampled)]) != sampled or not self.foreseen
-
-    def tell_end(self, rest: Sequence[int], probabilities: Sequence[float]) -> None:
-        """Tell a likely rest, where it comes to a stop token probably enough; of an error the turn knows nothing."""
-        assert self.foresee is not None
-        end = next((i for i, token in enumerate(rest) if token in self.sampling.stop_token_ids), None)
-        fits = end is not None and self.sampled + end < self.sampling.max_tokens
-        if end is None or not fits or probabilities[end] < self.foresee.min_probability:
-            return
-        self.foreseen = (*self.tokens[len(self.prompt) :], *rest[: end + 1])
-        try:
-            self.foresee.tell(self.foreseen)
-        except Exception:  # a caller's function: what is not told costs its time alone
-            log.warning("a foreseen turn could not be told", exc_info=True)
 
     def mark(self) -> Callable[[], None]:
         """Takes back all that a pass does to the request after this call, before its tokens are committed."""

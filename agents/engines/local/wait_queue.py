@@ -9,29 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from turntree.agents.engines.local.admission import leaders_first, longest_first, to_preempt
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.slot_pool import SlotPool
 
-if TYPE_CHECKING:
-    from turntree.spec_tree import SpecForest
-
 
 class WaitQueue:
-    """Requests without a slot.
+    """Requests without a slot, in the order of their arrival."""
 
-    Args:
-        forest: Knows at which states turns have finished, for leader-first admission.
-    """
-
-    def __init__(self, config: LocalEngineConfig, pool: SlotPool, forest: SpecForest | None) -> None:
+    def __init__(self, config: LocalEngineConfig, pool: SlotPool) -> None:
         self._config = config
         self._pool = pool
-        speculation = config.speculation
-        self._forest = forest if speculation is not None and speculation.leader_first else None
         self._wanted: deque[Request] = deque()
         self._ahead: deque[Request] = deque()
 
@@ -50,20 +39,16 @@ class WaitQueue:
         return gone
 
     def preempted(self) -> list[Request]:
-        """Live precomputed requests whose slots are needed; to be ended before ``admit``."""
+        """Live precomputed requests whose slots are needed, those with the fewest sampled tokens; to be ended before
+        ``admit``."""
         live = self._pool.live
-        return to_preempt(live, missing=len(self._wanted) + len(live) - self._config.max_batch)
+        ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)
+        return ahead[: max(0, len(self._wanted) + len(live) - self._config.max_batch)]
 
     def admit(self) -> None:
         """Give free slots to waiting requests, precomputed ones last."""
         live = self._pool.live
         free = self._config.max_batch - len(live)
-        if self._wanted and free > 0:
-            if any(request.expected for request in self._wanted):
-                waiting = list(self._wanted)
-                self._wanted = deque(waiting[index] for index in longest_first([r.expected for r in waiting]))
-            if self._forest is not None:
-                self._put_leaders_first(live, self._forest)
         free -= self._place(self._wanted, free)
         if self._ahead and not self._wanted:
             held = sum(request.ahead for request in live)
@@ -75,14 +60,3 @@ class WaitQueue:
             line.popleft()
             placed += 1
         return placed
-
-    def _put_leaders_first(self, live: list[Request], forest: SpecForest) -> None:
-        waiting = list(self._wanted)
-        states = {r.state.exact: r.state for r in waiting if not r.scoring}
-        finished = forest.finished(list(states.values()))
-        order = leaders_first(
-            [id(r) if r.scoring else r.state.exact for r in waiting],
-            running={r.state.exact for r in live if not r.scoring},
-            known={exact for exact, turns in zip(states, finished, strict=True) if turns},
-        )
-        self._wanted = deque(waiting[index] for index in order)

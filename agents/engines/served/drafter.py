@@ -1,7 +1,6 @@
 """``ServedDrafter``: the part of turntree's drafter in vLLM and SGLang that does not depend on how an engine verifies.
 
-It has the store, its exchange with other engines' stores, the live turns, the counters, and what a request says of its
-turn.
+It has the store, the live turns, the counters, and what a request says of its turn.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from turntree.agents.engines.drafting.session import DraftCounts, DraftingSessio
 from turntree.agents.engines.judged import ended_turn
 from turntree.agents.engines.request_wire import given_of, guess_of, judged_most, turn_state
 from turntree.spec_tree import SpecForest
-from turntree.spec_tree.exchange.exchange import SharedTurns
-from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 
 _ANY = 1 << 31
 """Size of a vocabulary that is not known."""
@@ -24,11 +21,11 @@ _ANY = 1 << 31
 class ServedDrafter:
     """A store of drafts in an engine's process."""
 
-    def __init__(self, forest: SpecForest, longest: int, *, shared: SharedTurns | None = None) -> None:
+    def __init__(self, forest: SpecForest, longest: int) -> None:
         """Draft from a store, at most ``longest`` tokens of one request."""
         self.forest = forest
         self._session = DraftingSession(forest=forest)
-        self._chains = ChainRows(forest, longest, shared=shared)
+        self._chains = ChainRows(forest, longest)
 
     @property
     def counts(self) -> DraftCounts:
@@ -54,16 +51,8 @@ class ServedDrafter:
         )
 
     def _insert(self, entries: Mapping[str, Any] | None, tokens: Sequence[int], turn: Sequence[int]) -> None:
-        """Give the store, and other engines' stores, the turn of a request that ended before it was drafted for."""
-        state = turn_state(entries, tokens[: len(tokens) - given_of(entries)])
-        self.forest.insert(state, turn)
-        if self._chains.shared is not None:
-            self._chains.shared.note(state, turn)
-
-    def _swap(self) -> None:
-        """Exchange turns with other engines' stores; no step waits for it."""
-        if self._chains.shared is not None:
-            self._chains.shared.swap_aside()
+        """Give the store the turn of a request that ended before it was drafted for."""
+        self.forest.insert(turn_state(entries, tokens[: len(tokens) - given_of(entries)]), turn)
 
 
 def judged_turn(
@@ -76,11 +65,3 @@ def judged_turn(
         drawn: Those drawn at the guess's positions, and behind it where one was.
     """
     return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, judged_most(entries))
-
-
-def shared_turns(forest: SpecForest) -> SharedTurns | None:
-    """The exchange of a store's turns that the environment names."""
-    exchange, config = FolderExchange.from_environment(), forest.config
-    if exchange is None:
-        return None
-    return SharedTurns(forest, exchange, vocabulary=config.vocabulary, tokenizer=config.tokenizer)

@@ -27,9 +27,10 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainTurn, StepResult
+from turntree.agents.engines.drafting.step_bound import common_length
 from turntree.agents.engines.request_wire import given_of, is_judged
 from turntree.agents.engines.served.chain_budget import ChainBudget
-from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn, shared_turns
+from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import SpecForest
@@ -95,6 +96,8 @@ class ForestDrafter(ServedDrafter):
         self._drafting: Future[None] | None = None
         """Drafts that are being made."""
         self._runner: Any = None
+        self.lengths: Sequence[int] = ()
+        """Lengths, ascending, of which all drafts of a step have one, if any; where ``graphs`` needs that."""
         self.leads = True
         """Whether this worker's drafts are verified: of several ranks one drafts, and the others do nothing."""
 
@@ -115,7 +118,6 @@ class ForestDrafter(ServedDrafter):
         compat.call_before_drafts_are_taken(runner, self.settle)
         self._runner = runner
         self.leads = leads
-        self._chains.shared = shared_turns(self.forest)
 
     def load_model(self, *_: Any, **__: Any) -> None:
         """Compile the store's kernels; vLLM calls this where other drafters load their models.
@@ -181,7 +183,6 @@ class ForestDrafter(ServedDrafter):
         with self._session.timed(waits=False):
             whole = step.rows == len(proposed)  # no request stopped in the middle of a prompt
             self._chain_budget.learn(step, began, read=self._reading if whole else None)
-            self._swap_if_idle()
             allowed, most = None, self._chain_budget.most(step.live)
             if self.settings.enabled and step.live:
                 allowed = self._chain_budget.allow(step.live, guessed=min(step.guessed, most))
@@ -190,6 +191,9 @@ class ForestDrafter(ServedDrafter):
                 self._lengths = np.zeros(2 * len(proposed), np.int32)
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
+            if self.lengths:
+                lengths[:] = self._alike(drafts, lengths, self.lengths)
+                lengths[self._slots < 0] = 0
             if lengths.any():
                 proposed[:] = drafts.tolist()
                 short = np.flatnonzero(lengths < self._deepest)
@@ -197,7 +201,13 @@ class ForestDrafter(ServedDrafter):
                     del proposed[place][length:]
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
-            self._swap_if_idle()
+
+    def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
+        """Bring all drafts to one length, which is returned: shorter ones are filled with token 0."""
+        length = common_length(lengths, choices)
+        self._chains.cut(self._slots, length)
+        np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
+        return length
 
     def record_given(self, request_id: str, drawn: list[int]) -> None:
         """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
@@ -302,8 +312,3 @@ class ForestDrafter(ServedDrafter):
             self.counts.accepted += counters.accepted
         while len(self._finished) > _REMEMBERED:
             self._finished.popitem(last=False)
-
-    def _swap_if_idle(self) -> None:
-        """Exchange turns with other engines where no request would wait for it in the middle of its turn."""
-        if self._chains.idle:
-            self._swap()

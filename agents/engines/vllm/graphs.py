@@ -1,26 +1,32 @@
-"""CUDA graphs of the whole model for steps with drafts of any lengths.
+"""CUDA graphs of the whole model for steps with drafts.
 
 With a drafter vLLM 0.24 has whole graphs for steps alone in which every request brings a draft of the greatest length,
 and up to 512 tokens; all others, those without drafts among them, run in pieces. Its mode for any batch (``FULL``)
-gives up the attention kernels that are meant for few queries a request. Here are two families instead: graphs of one
-token a request, as vLLM has without a drafter, and graphs of up to 1 + ``longest`` tokens a request, by their number.
+gives up the attention kernels that are meant for few queries a request. Here steps without drafts have the graphs that
+vLLM has without a drafter, and those with drafts have graphs of their own:
+
+- By their number of tokens, for up to 1 + ``longest`` of each request, where the attention's kernels take requests of
+  unequal lengths from a graph: FlashAttention's, and all that vLLM has for any batch in ``FULL`` (Triton's).
+- By the length of the drafts and the number of requests, where its kernels take drafts of one length alone
+  (FlashInfer's on Blackwell). The drafter then gives all drafts of a step one of a few lengths.
+
 Steps that read prompts run in pieces, as without a drafter.
 
 Changed on the model runner, of 0.24 and 0.28: ``uniform_decode_query_len``, ``_check_and_update_cudagraph_mode`` (adds
-the second family), ``_determine_batch_execution_and_padding`` and ``_dummy_run`` (which family a step has),
-``_build_attention_metadata`` (queries a request while graphs of the second family are captured), and its dispatcher's
-``dispatch``. The second family needs attention whose kernels take requests of unequal lengths from a graph:
-FlashAttention, and all that vLLM has for any batch in ``FULL`` (Triton's, and so float32), but not FlashInfer.
+the graphs), ``_determine_batch_execution_and_padding``, ``_dummy_run`` and ``_warmup_and_capture`` (which graphs a step
+has), ``_build_attention_metadata`` (queries a request while graphs of the first kind are captured), and its
+dispatcher's ``dispatch``.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
-from turntree.agents.engines.drafting.step_bound import draft_length
+from turntree.agents.engines.drafting.step_bound import VERIFIED, draft_length
 from turntree.agents.engines.vllm import compat
 
 _FINE, _IN_PIECES = 256, 512
@@ -50,6 +56,22 @@ def install(runner: Any) -> None:
         DraftGraphs(runner, runner.num_spec_tokens)
 
 
+def draft_lengths(longest: int) -> list[int]:
+    """The lengths of drafts that have graphs where a step's drafts must have one length.
+
+    >>> draft_lengths(8), draft_lengths(12)
+    ([2, 4, 8], [2, 4, 8, 12])
+    """
+    return [*(length for length in (2, 4, 8, 16, 32) if length < longest), longest]
+
+
+def _batches(rows: int, length: int, longest: int) -> list[int]:
+    """Requests of the graphs for drafts of one length."""
+    most = min(rows, VERIFIED // (1 + length))
+    counts = sorted({1, 2, 4, *range(8, 64, 8), *range(64, most, 32), most})
+    return [n for n in counts if n <= most and length <= draft_length(n, longest)]
+
+
 class DraftGraphs:
     """The graphs of a model runner whose requests have drafts."""
 
@@ -60,11 +82,14 @@ class DraftGraphs:
             runner: A ``GPUModelRunner`` of vLLM's V1 engine.
         """
         self._longest = longest
+        self._runner = runner
         self._dispatcher = runner.cudagraph_dispatcher
         self._full: Any = importlib.import_module("vllm.config").CUDAGraphMode.FULL
         self._vllm_config = runner.vllm_config
-        self._has_both = False
-        """Whether there is the second family."""
+        self._by_tokens = False
+        """Whether drafts of any lengths have graphs."""
+        self._by_length: dict[int, list[Any]] = {}
+        """Graphs of drafts of one length, by a request's tokens, for ascending numbers of requests."""
         self._captured: Any = None
         """Mode that is captured now."""
         self._most_queries = 0
@@ -75,6 +100,7 @@ class DraftGraphs:
                 "_check_and_update_cudagraph_mode",
                 "_determine_batch_execution_and_padding",
                 "_dummy_run",
+                "_warmup_and_capture",
                 "_build_attention_metadata",
             )
         } | {"dispatch": self._dispatcher.dispatch}
@@ -82,46 +108,93 @@ class DraftGraphs:
         runner._check_and_update_cudagraph_mode = self.choose
         runner._determine_batch_execution_and_padding = self.determine
         runner._dummy_run = self.dummy_run
+        runner._warmup_and_capture = self.warmup_and_capture
         runner._build_attention_metadata = self.build_attention_metadata
         self._dispatcher.dispatch = self.dispatch
 
     def choose(
         self, attention_backends: Sequence[Any], kv_cache_groups: Sequence[Any], *args: Any, **kwargs: Any
     ) -> None:
-        """As vLLM's, with the second family where the attention allows it."""
+        """As vLLM's, with the graphs for drafts that the attention allows."""
         self._upstream["_check_and_update_cudagraph_mode"](attention_backends, kv_cache_groups, *args, **kwargs)
-        config, keys = self._dispatcher.compilation_config, self._dispatcher.cudagraph_keys
-        mode = self._dispatcher.cudagraph_mode
+        keys, mode = self._dispatcher.cudagraph_keys, self._dispatcher.cudagraph_mode
         if not mode.separate_routine() or mode.decode_mode() != self._full:
             return
-        for backends, group in zip(attention_backends, kv_cache_groups, strict=True):
-            if not all(self._takes_unequal(backend, group.kv_cache_spec) for backend in backends):
-                return
-        self._has_both = True
+        takes = {
+            self._takes(backend, group.kv_cache_spec)
+            for backends, group in zip(attention_backends, kv_cache_groups, strict=True)
+            for backend in backends
+        }
+        if takes == {"ALWAYS"}:
+            self._add_by_tokens()
+        elif takes <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
+            self._add_by_length()
+        else:
+            return
         for pieces in (keys[kind] for kind in keys if kind != self._full):
             pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
-        for size, adapters in product(config.cudagraph_capture_sizes, self._dispatcher._get_lora_cases()):
+
+    def _takes(self, backend: Any, spec: Any) -> str:
+        """The batches that an attention takes from a graph, in vLLM's words."""
+        if backend.get_name() == "FLASH_ATTN":
+            return "ALWAYS"
+        support = str(backend.get_builder_cls().get_cudagraph_support(self._vllm_config, spec).name)
+        # Others, as linear attention, take drafts of the configured length alone.
+        return support if support == "ALWAYS" or backend.get_name() == "FLASHINFER" else "NEVER"
+
+    def _runs_alone(self) -> bool:
+        """Whether no other engine runs steps of the same size, and no adapter has graphs of its own."""
+        config = self._vllm_config
+        return bool(config.parallel_config.data_parallel_size == 1 and config.lora_config is None)
+
+    def _add_by_tokens(self) -> None:
+        self._by_tokens = True
+        sizes = self._dispatcher.compilation_config.cudagraph_capture_sizes
+        for size, adapters in product(sizes, self._dispatcher._get_lora_cases()):
             key = self._dispatcher._create_padded_batch_descriptor(size, False, adapters > 0, adapters)
             self._dispatcher.add_cudagraph_key(self._full, key)
 
-    def _takes_unequal(self, backend: Any, spec: Any) -> bool:
-        """Whether graphs of an attention hold for requests of unequal lengths."""
-        support = backend.get_builder_cls().get_cudagraph_support(self._vllm_config, spec)
-        return bool(backend.get_name() == "FLASH_ATTN" or support.name == "ALWAYS")
+    def _add_by_length(self) -> None:
+        key: Any = importlib.import_module("vllm.forward_context").BatchDescriptor
+        rows = self._vllm_config.scheduler_config.max_num_seqs
+        lengths = draft_lengths(self._longest)
+        for length in lengths:
+            queries = 1 + length
+            batches = _batches(rows, length, self._longest)
+            self._by_length[queries] = [key(num_tokens=n * queries, num_reqs=n, uniform=True) for n in batches]
+            for one in self._by_length[queries]:
+                self._dispatcher.add_cudagraph_key(self._full, one)
+        self._runner.drafter.lengths = lengths
 
     def determine(self, *args: Any, max_num_scheduled_tokens: int, **kwargs: Any) -> Any:
         """As vLLM's; a request with more tokens than a draft and one reads its prompt."""
         self._most_queries = max_num_scheduled_tokens
         determine = self._upstream["_determine_batch_execution_and_padding"]
-        return determine(*args, max_num_scheduled_tokens=max_num_scheduled_tokens, **kwargs)
+        with self._queries(max_num_scheduled_tokens if max_num_scheduled_tokens in self._by_length else 1):
+            return determine(*args, max_num_scheduled_tokens=max_num_scheduled_tokens, **kwargs)
 
-    def dispatch(self, *args: Any, valid_modes: Any = None, invalid_modes: Any = None, **kwargs: Any) -> Any:
-        """As vLLM's, among the modes that a step may have."""
-        if self._has_both and self._captured is not None:
+    def dispatch(
+        self,
+        num_tokens: int,
+        uniform_decode: bool = False,
+        *args: Any,
+        valid_modes: Any = None,
+        invalid_modes: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As vLLM's, among the graphs that a step may have."""
+        if uniform_decode and self._most_queries > 1:
+            if self._full in (valid_modes or {self._full}) and self._full not in (invalid_modes or ()):
+                for key in self._by_length.get(self._most_queries, ()):
+                    if key.num_tokens >= num_tokens:
+                        return self._full, key
+            uniform_decode = False
+        if self._by_tokens and self._captured is not None:
             valid_modes = valid_modes or {self._captured}
-        elif self._has_both and self._most_queries > 1 + self._longest:
+        elif self._by_tokens and self._most_queries > 1 + self._longest:
             invalid_modes = {self._full, *(invalid_modes or ())}
-        return self._upstream["dispatch"](*args, valid_modes=valid_modes, invalid_modes=invalid_modes, **kwargs)
+        modes = {"valid_modes": valid_modes, "invalid_modes": invalid_modes}
+        return self._upstream["dispatch"](num_tokens, uniform_decode, *args, **modes, **kwargs)
 
     def dummy_run(self, num_tokens: int, cudagraph_runtime_mode: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As vLLM's."""
@@ -131,8 +204,22 @@ class DraftGraphs:
         finally:
             self._captured = None
 
+    def warmup_and_capture(self, desc: Any, *args: Any, **kwargs: Any) -> Any:
+        """As vLLM's; a graph of drafts of one length is captured with so many tokens of each request."""
+        with self._queries(desc.num_tokens // desc.num_reqs if desc.uniform else 1):
+            return self._upstream["_warmup_and_capture"](desc, *args, **kwargs)
+
+    @contextmanager
+    def _queries(self, count: int) -> Iterator[None]:
+        """Have vLLM look for steps of so many tokens of each request."""
+        before, self._runner.uniform_decode_query_len = self._runner.uniform_decode_query_len, count
+        try:
+            yield
+        finally:
+            self._runner.uniform_decode_query_len = before
+
     def build_attention_metadata(self, *args: Any, max_query_len: int, **kwargs: Any) -> Any:
-        """As vLLM's; graphs of the second family are captured with the kernel of their few queries a request."""
-        if self._has_both and self._captured == self._full:
+        """As vLLM's; graphs by tokens are captured with the kernel of their few queries a request."""
+        if self._by_tokens and self._captured == self._full:
             max_query_len = min(max_query_len, 1 + self._longest)
         return self._upstream["_build_attention_metadata"](*args, max_query_len=max_query_len, **kwargs)

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turntree.agents.gateway.http.connections import ADMITTED
 from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
 from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
 from turntree.agents.gateway.http.requests import check_key, check_sender
@@ -60,7 +59,6 @@ class Routes:
                 check_sender(request, self._settings)
                 if not open_to_all:
                     check_key(request, self._settings.api_key)
-                    request.scope[ADMITTED] = True
                 response = await handler(request)
             except ClientGone:
                 self._gone()

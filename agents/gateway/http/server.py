@@ -9,7 +9,7 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -17,9 +17,12 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from turntree.agents.errors import UsageError
-from turntree.agents.gateway.http.connections import ADMITTED, BACKLOG, MAX_CONNECTIONS, Strangers, raise_file_limit
 from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
+_MAX_CONNECTIONS = 8192
+"""Connections at once; a further one is closed."""
+_MAX_FILES = 1 << 16
+"""Files that this process may open, where the system allows it: each connection is one."""
 _MAX_HEAD = 1 << 16
 """Largest head of a request, bytes."""
 _HEAD_SECONDS = 5.0
@@ -31,15 +34,13 @@ class _Patient(H11Protocol):
 
     seconds: float
     """The time; the head of the first request has ``_HEAD_SECONDS`` at most."""
-    strangers: Strangers
     _waits: asyncio.TimerHandle | None = None
     _blocked: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._blocked = None
-        self.strangers.add(self, str(self.client[0]) if self.client else "")
-        if len(self.connections) > MAX_CONNECTIONS and not self.strangers.give_way():
+        if len(self.connections) > _MAX_CONNECTIONS:
             transport.abort()
         self._await_head()
 
@@ -47,17 +48,11 @@ class _Patient(H11Protocol):
         super().data_received(data)
         self._await_head()
 
-    def on_response_complete(self) -> None:
-        if self.scope.get(ADMITTED):  # type: ignore[typeddict-item]
-            self.strangers.remove(self)
-        super().on_response_complete()
-
     def is_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.strangers.remove(self)
         for timer in (self._waits, self._blocked):
             if timer is not None:
                 timer.cancel()
@@ -157,7 +152,7 @@ async def run(
     Returns:
         Whether it ended by SIGINT.
     """
-    raise_file_limit()
+    _raise_file_limit()
     server = _Server(_config(app, settings))
     server.hears_signals = signals
     serving = asyncio.ensure_future(server.serve(sockets=[at]))
@@ -178,12 +173,20 @@ async def run(
     return server.interrupted
 
 
+def _raise_file_limit() -> None:
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
-    held = {"seconds": settings.read_seconds, "strangers": Strangers(asyncio.get_running_loop())}
     return uvicorn.Config(
         app,
-        backlog=BACKLOG,
-        http=type("Patient", (_Patient,), held),
+        http=type("Patient", (_Patient,), {"seconds": settings.read_seconds}),
         ws="none",
         lifespan="off",
         log_config=None,

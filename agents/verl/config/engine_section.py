@@ -6,7 +6,6 @@ exchange between replicas; any other key is an error, never silently ignored.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,13 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
-from turntree.agents.verl.names import replica_count
 from turntree.envs.data.json_files import read_json
-from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 ROLLOUT = "actor_rollout_ref.rollout"
-VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
-"""Environment variables of all of Ray's processes."""
 _READ = ("speculation", "forest", "exchange")
 
 
@@ -74,8 +69,7 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
         ``None`` if another engine runs, or nothing is drafted.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, the model is to draft as well, or
-            there are two exchanges between the replicas.
+        ConfigError: If a setting is supported only by turntree's own engine, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:
@@ -102,11 +96,5 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
         raise ConfigError(
             "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
             "well; set speculation=none to use those alone"
-        )
-    folder = os.environ.get(FOLDER) or OmegaConf.select(config, f"{VARIABLES}.{FOLDER}")
-    if folder and settings.exchange is not None and replica_count(config) > 1:
-        raise ConfigError(
-            f"expected one exchange between the replicas, got two: {FOLDER}={folder} names a folder, and "
-            f"{ROLLOUT}.engine_kwargs.turntree.exchange is a hub; unset the variable, or set exchange=null"
         )
     return settings

@@ -129,9 +129,6 @@ class PlaySettings:
     """Request every turn with a seed: it is then the same whatever the drafts, the batch, or a second run.
     ``false``: only where ``reuse``, ``run_ahead`` or ``validation`` needs the noise of a turn again. vLLM without
     seeds keeps its own sampler, and may choose its newer model runner."""
-    longest_first: bool = False
-    """Begin with the episodes that were longest before, where not all fit: requests that wait in the local engine, and
-    the shares of the replicas with every engine."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     template: Mapping[str, Any] = field(default_factory=dict)

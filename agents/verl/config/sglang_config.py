@@ -22,10 +22,12 @@ from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.dialect import PRIORITIES
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
-from turntree.agents.verl.config.engine_section import ROLLOUT, VARIABLES, drafts_of, fit_context
+from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, fit_context
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+"""Environment variables of all of Ray's processes."""
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
@@ -36,8 +38,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
         config: verl's whole configuration, modified in place.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters, or two
-            exchanges between the replicas.
+        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
     """
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
         return
@@ -60,7 +61,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     _fit_graphs(config)
     for key, value in _arguments(drafts).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
-    OmegaConf.update(config, f"{VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
+    OmegaConf.update(config, f"{_VARIABLES}.{VARIABLE}", drafts.to_variable(), force_add=True)
 
 
 def _check_adapters(config: DictConfig) -> None:
@@ -99,13 +100,8 @@ def _fit_priorities(config: DictConfig) -> None:
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:
     speculation = settings.speculation
     assert speculation is not None
-    if speculation.leader_first or speculation.chain:
-        raise ConfigError(
-            "speculation.leader_first and speculation.chain need turntree's own engine; SGLang admits requests in its "
-            "own order and verifies trees"
-        )
-    if speculation.few_nodes is not None:
-        raise ConfigError("speculation.few_nodes needs turntree's own engine; SGLang's trees have one size at most")
+    if speculation.chain:
+        raise ConfigError("speculation.chain needs turntree's own engine; SGLang verifies trees")
     return SglangEngineConfig(
         draft_tokens=speculation.max_nodes + 1,
         speculation=SglangSettings(

@@ -74,12 +74,6 @@ def _fit_priorities(config: DictConfig) -> None:
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     speculation = settings.speculation
     assert speculation is not None
-    if speculation.leader_first:
-        raise ConfigError(
-            "speculation.leader_first needs turntree's own engine, which admits requests; vLLM has its own order"
-        )
-    if speculation.few_nodes is not None:
-        raise ConfigError("speculation.few_nodes needs turntree's own engine; vLLM's drafts have one length at most")
     drafter = DrafterSettings(
         min_probability=speculation.min_probability,
         adaptive=speculation.adaptive,

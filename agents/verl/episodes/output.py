@@ -23,7 +23,6 @@ from turntree.agents.resuming.interrupted_turns import versions_of
 from turntree.agents.scoring.scorer import ENVIRONMENT
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
 from turntree.agents.verl.records.metrics import EPISODE
-from turntree.agents.verl.records.pace import PACE
 
 
 class EpisodeOutput(AgentLoopOutput):
@@ -134,7 +133,7 @@ def to_output(
                 "score": score,
                 "acc": float(not masked and done and _verdict(episode, score) > 0),
                 "masked": float(masked),
-                **{name: value for name, value in counts.items() if name != PACE},
+                **counts,
                 **{f"reward_{name}": float(episode.rewards.get(name, 0.0)) for name in rewards},
             },
             EPISODE: counts,

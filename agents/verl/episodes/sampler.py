@@ -158,8 +158,7 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
 
 def step_figures(batch: Any) -> dict[str, float]:
     """turntree's figures of a step."""
-    replicas = read_counters()
-    return {**episode_metrics(_played_rows(batch), len(replicas)), **engine_metrics(replicas)}
+    return {**episode_metrics(_played_rows(batch)), **engine_metrics(read_counters())}
 
 
 def _played_rows(batch: Any) -> list[PlayedRow]:

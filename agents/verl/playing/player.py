@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -16,12 +15,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
-from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.loop.calls_ahead import CallsAhead, Credit
-from turntree.agents.loop.episode_driver import describe, env_id_of
+from turntree.agents.loop.episode_driver import describe
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -35,12 +33,9 @@ from turntree.agents.verl.episodes.output import EpisodeOutput, neutralise, to_o
 from turntree.agents.verl.playing.idle_envs import EnvKind, IdleEnvs, kind_of_env
 from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.metrics import CALL_COUNTS
-from turntree.agents.verl.records.pace import PACE, Pace
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
 from turntree.envs.failure import kind_of
-from turntree.spec_tree import DialogueState
-from turntree.spec_tree.lengths import LengthsByState
 
 logger = logging.getLogger(__name__)
 
@@ -62,17 +57,14 @@ class _Played(NamedTuple):
     """That of its environment."""
     calls: CallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
-    pace: Pace | None = None
-    """Of a training whose steps play their own episodes."""
 
     def counted(self) -> dict[str, Any]:
-        """What updates of the weights did to it, what became of its early calls, and its pace, where it has them."""
+        """What updates of the weights did to it, and what became of its early calls, where it has them."""
         resumed = {} if self.resumed is None else asdict(self.resumed.counts)
         calls = {} if self.calls is None else {name: getattr(self.calls, name) for name in CALL_COUNTS}
         return {
             **{f"resume_{name}": value for name, value in resumed.items()},
             **{f"calls_ahead_{name}": value for name, value in calls.items()},
-            **({} if self.pace is None else {PACE: asdict(self.pace)}),
         }
 
 
@@ -83,7 +75,6 @@ class _RowTurns:
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
         sample: As ``TurnRequest.sample``.
-        pace: Learns how long the episode was expected to be as it began; not of one that is played ahead.
         ahead_for: As ``TurnRequest.ahead_for``; such an episode is cancelled when a turn is aborted.
     """
 
@@ -94,16 +85,13 @@ class _RowTurns:
         trains: bool,
         seeded: bool,
         sample: int,
-        pace: Pace | None = None,
         ahead_for: int = 0,
     ) -> None:
-        self._engine, self._trains, self._seeded, self._sample, self._pace = engine, trains, seeded, sample, pace
+        self._engine, self._trains, self._seeded, self._sample = engine, trains, seeded, sample
         self._ahead_for = ahead_for
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
-        if self._pace is not None and self._pace.expected is None:
-            self._pace.expected = request.expected
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
         request = replace(
             request, sampling=sampling, reuse=self._trains, sample=self._sample, ahead_for=self._ahead_for
@@ -123,7 +111,6 @@ class EpisodePlayer:
     """
 
     def __init__(self, rollout_config: Any, tokenizer: Any, on_resume: OnResume | None = None) -> None:
-        self._slots = int(rollout_config.max_num_seqs)
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
         self._seed = int(rollout_config.seed)
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
@@ -146,7 +133,6 @@ class EpisodePlayer:
         self._stored: dict[EnvKind, StoredEpisodes] | None = None
         if (again and settings.reuse.early) or self._calls:
             self._stored = defaultdict(StoredEpisodes)
-        self._lengths = LengthsByState() if settings.longest_first else None
 
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
@@ -215,11 +201,11 @@ class EpisodePlayer:
         resumed = None
         lost: list[FailureKind] = []
         env_kind = kind_of_env(row)
-        calls, pace = None, Pace(slots=self._slots)
+        calls = None
         if self._calls:
             calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
         while len(lost) < ATTEMPTS:
-            resumed = await self._attempt(row, sampling, engine, trains, calls, pace)
+            resumed = await self._attempt(row, sampling, engine, trains, calls)
             episode = resumed.episode
             kind = failure_kind(episode)
             if kind is None:
@@ -230,10 +216,8 @@ class EpisodePlayer:
                 *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        pace.ended, pace.sampled = time.time(), sum(len(turn.completion.token_ids) for turn in episode.turns)
-        if self.resuming:  # its steps are no spans of time in which episodes are played
-            return _Played(episode, tuple(lost), labels, trains, resumed if trains else None, env_kind, calls)
-        return _Played(episode, tuple(lost), labels, trains, None, env_kind, calls, pace)
+        overtaken = resumed if self.resuming and trains else None
+        return _Played(episode, tuple(lost), labels, trains, overtaken, env_kind, calls)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -254,16 +238,6 @@ class EpisodePlayer:
         finally:
             if not broken:
                 self._envs.give_back(kind, env)
-
-    def first_state(self, row: Mapping[str, Any]) -> DialogueState:
-        """The dialogue state of a row's first turn."""
-        kind = kind_of_env(row)
-        env = self._envs.take(kind)
-        index = int(row["index"])
-        _, info = env.reset(seed=index, options={"index": index})
-        self._envs.give_back(kind, env)
-        prompt = self._renderer.initial(info["messages"], info["tools"])
-        return dialogue_state(prompt, task_id=info["task_id"], calls=(), env_id=env_id_of(env))
 
     def _sampling(
         self, sampling_params: Mapping[str, Any], step: int, index: int, session: int, repeat: int = 0
@@ -312,7 +286,6 @@ class EpisodePlayer:
         engine: Callable[[], Engine],
         trains: bool,
         calls: CallsAhead | None,
-        pace: Pace,
     ) -> ResumedPlay:
         kind, index = kind_of_env(row), int(row["index"])
         try:
@@ -326,10 +299,9 @@ class EpisodePlayer:
                 sampling=sampling,
                 stored=None if self._stored is None else self._stored[kind],
                 calls_ahead=calls,
-                lengths=self._lengths,
             )
             sample = int(row["session_id"])
-            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample, pace=pace)
+            turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample)
             if self.resuming is None:
                 resumed = ResumedPlay(await roll(env, turns), ResumeCounts(), None)
             elif not trains:

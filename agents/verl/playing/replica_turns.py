@@ -57,8 +57,8 @@ class ReplicaTurns:
         """Sample a turn for a later step, which will most likely request it at the home of its task."""
         return await self._engines[self.home(state)].generate(request)
 
-    async def place(self, key: str, size: float = 0.0) -> int:
-        """Choose a replica for one turn of a dialogue that will probably have ``size`` tokens, 0 if that is not known.
+    async def place(self, key: str) -> int:
+        """Choose a replica for one turn of a dialogue.
 
         Raises:
             EngineLost: If all replicas are lost, and none came back in time.
@@ -69,7 +69,7 @@ class ReplicaTurns:
             )
             if not done and not self.routes.alive:
                 raise EngineLost(f"no engine replica came back within {self._patience:g} s")
-        return self.routes.acquire(key, size=size)
+        return self.routes.acquire(key)
 
     async def ask(self, rank: int, key: str, request: TurnRequest) -> Completion:
         """Sample one turn at a chosen replica."""
@@ -122,5 +122,5 @@ class _Dialogue:
         key = route_key(state)
         routes = self._replicas.routes
         if self._rank is None or not routes.hold(key, self._rank):
-            self._rank = await self._replicas.place(key, request.expected)
+            self._rank = await self._replicas.place(key)
         return await self._replicas.ask(self._rank, key, request)

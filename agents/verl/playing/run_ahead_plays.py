@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
-from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +51,6 @@ class AheadPlays:
             rows: Rows of the data set; ``global_steps`` is the step that they are for.
             sampling: Sampling parameters, as that step will request.
         """
-        self._keep(self._announce(rows))
         slots = asyncio.Semaphore(self._most)
         for row in rows:
             for session in range(size):
@@ -63,20 +60,6 @@ class AheadPlays:
         task = asyncio.create_task(work)
         self._plays.add(task)
         task.add_done_callback(self._plays.discard)
-
-    async def _announce(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Let the stores prepare for the first turns of ``rows``, including those that are not precomputed."""
-        states: dict[int, list[DialogueState]] = defaultdict(list)
-        for row in rows:
-            await asyncio.sleep(0)
-            try:
-                state = self._player.first_state(row)
-            except Exception:  # an environment that fails does so again in its own episode, which reports it
-                logger.debug("a row could not be announced to the stores", exc_info=True)
-                continue
-            states[self._replicas.home(state)].append(state)
-        calls = (self._pipes[rank].announce(some) for rank, some in states.items())
-        await asyncio.gather(*calls, return_exceptions=True)  # a lost server has nothing to prepare
 
     async def _play(self, row: Mapping[str, Any], sampling: Mapping[str, Any], slots: asyncio.Semaphore) -> None:
         async with slots:

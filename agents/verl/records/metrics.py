@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from turntree.agents.episodes.failures import FailureKind
-from turntree.agents.verl.records.pace import PACE, pace_metrics
 from turntree.spec_tree.rules.level import Level
 
 EPISODE = "turntree_episode"
@@ -60,8 +59,6 @@ EPISODE_METRICS = _several(
         ("calls_ahead_used", "those whose result was used"),
         ("calls_ahead_wasted", "those that were thrown away, as the turn or the state came out otherwise"),
         ("calls_ahead_saved_seconds", "how long the used ones had run when their turn ended, summed over episodes"),
-        ("tail_idle", "share of the slots' time that was idle, fewer episodes being left than slots (`longest_first`)"),
-        ("expected_order", "share of pairs of episodes whose lengths came out in the order expected (`longest_first`)"),
     ]
 )
 CALL_COUNTS = ("made", "used", "wasted", "saved_seconds")
@@ -149,7 +146,7 @@ class PlayedRow:
     """Exactness of each response token, 1 for A to 4 for D, 0 where the policy did not sample; empty if unknown."""
 
 
-def episode_metrics(rows: Sequence[PlayedRow], replicas: int = 1) -> dict[str, float]:
+def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     """Figures of the episodes of a step."""
     if not rows:
         return {}
@@ -190,7 +187,6 @@ def episode_metrics(rows: Sequence[PlayedRow], replicas: int = 1) -> dict[str, f
     for name in (f"calls_ahead_{name}" for name in CALL_COUNTS):
         if any(name in info for info in infos):
             values[name] = float(sum(info.get(name, 0) for info in infos))
-    values |= pace_metrics([info[PACE] for info in infos if PACE in info], replicas)
     return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
 
 

@@ -19,7 +19,6 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.envs.data.hub import hub_asked_once
-from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 INIT = "ray_kwargs.ray_init"
 _HANDED = (
@@ -34,7 +33,7 @@ _HANDED = (
     "WANDB_DIR",
     "WANDB_MODE",
 )
-_FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA", FOLDER)
+_FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA")
 """Variables of folders; verl's processes run in another one than the caller."""
 _OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
 """Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""

@@ -7,7 +7,7 @@ their turns with those of the other replicas, and has them in verl's checkpoints
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -31,7 +31,6 @@ from turntree.agents.verl.serving.restarts import (
     retry_after_restart,
 )
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
-from turntree.spec_tree import DialogueState
 
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")
 """Counters of ``EngineStats`` that the turns tell."""
@@ -124,9 +123,6 @@ class ExternalServer(ServingTurns):
     async def draft_counters(self) -> Mapping[str, float]:
         """Counters of the engine's drafter since its start, under the names of ``DraftCounts``."""
         raise NotImplementedError
-
-    async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Nothing to prepare: the store of drafts, in the engine's processes, does so when a turn begins."""
 
     async def begin_step(self, step: int) -> None:
         """As ``ServingTurns``; from now on turns of later steps are precomputed."""

@@ -29,7 +29,6 @@ from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, r
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
-from turntree.spec_tree import DialogueState
 
 logger = logging.getLogger(__name__)
 
@@ -171,11 +170,6 @@ class TurntreeServer(ServingTurns):
         """See ``ServingTurns``."""
         past = {} if self.engine.forest is None else self.engine.forest.past_counters()
         return self.engine.stats().to_dict() | past
-
-    async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Let the store prepare, in the background, for turns that will soon begin at ``states``."""
-        if self.engine.forest is not None:
-            self.engine.forest.announce(states)
 
     @retry_after_restart
     async def abort_all_requests(self, reject_request: bool = False) -> dict[str, Any]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from turntree.agents.engines.protocol import Completion, Engine, Foresee, TurnRequest
+from turntree.agents.engines.protocol import Completion, Engine, TurnRequest
 from turntree.agents.errors import EngineFailed, EngineLost
-from turntree.spec_tree import DialogueState
 
 
 class NumberedRequest(NamedTuple):
@@ -25,9 +24,7 @@ class NumberedRequest(NamedTuple):
     number: int
     """Number, unique for the client."""
     turn: TurnRequest
-    """The request; what it foresees comes back as a reply."""
-    foresees: float | None = None
-    """``Foresee.min_probability`` of a request that wants to foresee its end."""
+    """The request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +36,6 @@ class TurnReply:
     """The turn; ``None`` if the engine raised."""
     error: str = ""
     """The engine's exception, in one line."""
-    foreseen: tuple[int, ...] = ()
-    """The turn as it will probably be; it is still being sampled."""
 
 
 class TurnPipe:
@@ -54,7 +49,6 @@ class TurnPipe:
         self._server = server
         self._client = client
         self._waiting: dict[int, asyncio.Future[Completion]] = {}
-        self._foresee: dict[int, Foresee] = {}
         self._unsent: list[NumberedRequest] = []
         self._sent = 0
         self._collector: asyncio.Task[None] | None = None
@@ -76,26 +70,14 @@ class TurnPipe:
         self._sent += 1
         if not self._unsent:
             loop.call_soon(self._send)
-        number, wants = self._sent, request.foresee
-        future = self._waiting[number] = loop.create_future()
-        if wants is None:
-            self._unsent.append(NumberedRequest(number, request))
-        else:
-            self._unsent.append(NumberedRequest(number, replace(request, foresee=None), wants.min_probability))
-            self._foresee[number] = wants
-        try:
-            completion: Completion = await future
-        finally:
-            self._foresee.pop(number, None)
-        return completion
+        future: asyncio.Future[Completion] = loop.create_future()
+        self._waiting[self._sent] = future
+        self._unsent.append(NumberedRequest(self._sent, request))
+        return await future
 
     async def begin_step(self, step: int) -> None:
         """Tell the server that training step ``step`` begins; returns once nothing is precomputed for it."""
         await self._server.begin_step.remote(step)
-
-    async def announce(self, states: Sequence[DialogueState]) -> None:
-        """Tell the server's store the states at which turns will soon begin."""
-        await self._server.announce.remote(list(states))
 
     def _send(self) -> None:
         requests, self._unsent = self._unsent, []
@@ -116,10 +98,6 @@ class TurnPipe:
         try:
             while self._waiting:
                 for reply in await self._server.collect_turns.remote(self._client, life):
-                    if reply.foreseen:
-                        if (wants := self._foresee.get(reply.number)) is not None:
-                            wants.tell(reply.foreseen)
-                        continue
                     future = self._waiting.pop(reply.number, None)
                     if future is None or future.done():
                         continue
@@ -183,24 +161,12 @@ class TurnBatchServer:
         return self._finished.pop(client, [])
 
     async def _run(self, client: str, request: NumberedRequest) -> None:
-        turn = request.turn
-        if request.foresees is not None:
-            loop = asyncio.get_running_loop()
-
-            def tell(tokens: tuple[int, ...]) -> None:
-                foreseen = TurnReply(number=request.number, foreseen=tokens)
-                loop.call_soon_threadsafe(self._reply, client, foreseen)
-
-            turn = replace(turn, foresee=Foresee(min_probability=request.foresees, tell=tell))
         try:
-            completion = await self._engine.generate(turn)
+            completion = await self._engine.generate(request.turn)
             reply = TurnReply(number=request.number, completion=completion)
         except Exception as error:
             # The client's side of this boundary raises it again, inside the episode that requested the turn.
             reply = TurnReply(number=request.number, error=f"{type(error).__name__}: {error}")
-        self._reply(client, reply)
-
-    def _reply(self, client: str, reply: TurnReply) -> None:
         self._finished.setdefault(client, []).append(reply)
         self._event(client).set()
 

@@ -93,18 +93,3 @@ def test_a_dialogue_may_stay_where_it_is_unless_that_replica_is_lost() -> None:
     routes.lose(away)
     assert not routes.hold("sums/1", away)
     assert not routes.hold("sums/1", "c")
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_replica_with_the_long_dialogues_takes_no_more_than_its_share_of_tokens(known: bool) -> None:
-    """The control counts dialogues, and lets one replica have most of the tokens."""
-    routes = TaskRoutes(["a", "b"], slack=1.0)
-    sizes = dict.fromkeys(("a", "b"), 0)
-    for number in range(40):
-        tokens = 1000 if number % 2 else 10
-        home = preference(f"t/{number}", ["a", "b"])[0]
-        if (home == "a") == (tokens == 1000):  # the long ones at home at one replica
-            sizes[routes.acquire(f"t/{number}", size=tokens * known)] += tokens
-    assert (max(sizes.values()) < 0.7 * sum(sizes.values())) is known
-    live = routes.loads()
-    assert sum(live.values()) > 10

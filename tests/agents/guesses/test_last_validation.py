@@ -9,7 +9,7 @@ from plain_decoding import ends_rightly, plain_tokens
 from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.local import LocalEngine
-from turntree.agents.engines.protocol import Completion, FinishReason, Foresee, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.guesses.config import ValidationConfig
 from turntree.agents.guesses.last_validation import LastValidation
 from turntree.agents.guesses.pipeline import GuessedTurns
@@ -96,27 +96,3 @@ async def test_a_full_store_keeps_what_it_holds() -> None:
 def test_wrong_settings_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ValidationConfig(**values)
-
-
-def test_the_guess_of_a_source_is_told_once_its_turns_have_stayed_whole() -> None:
-    """With any engine; an engine that samples otherwise unlearns it."""
-    told: list[tuple[int, ...]] = []
-    wish = Foresee(min_probability=0.7, tell=told.append)
-
-    async def play(turns: GuessedTurns, seed: int) -> None:
-        await turns.generate(TurnRequest(PROMPT, replace(SAMPLING, seed=seed), reuse=False, foresee=wish))
-
-    def validations(*said: Completion) -> int:
-        """How often something is told while so many validations say these turns; each has two tasks."""
-        told.clear()
-        turns = GuessedTurns(RecordingEngine(*said), [LastValidation(max_tokens=1000)])
-        for seed in (*range(2), *range(2), *range(2), *range(2)):
-            asyncio.run(play(turns, seed))
-        return len(told)
-
-    assert validations(a_turn(5, 31)) == 3, (
-        "a task's first turn is not guessed, and the first guesses have a chance of 0, 0.5 and 0.67"
-    )
-    assert told == [(5, 31)] * 3
-    assert validations(*(a_turn(number, 31) for number in range(8))) == 0
-    assert validations(a_turn(5, 6)) == 0, "no whole turn is guessed"

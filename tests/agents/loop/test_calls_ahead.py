@@ -81,47 +81,50 @@ def pure() -> Counting:
     return Counting(pure=True)
 
 
-class Telling(ScriptedEngine):
-    """Tells texts before it answers, and waits until what they begin has begun."""
+class Waiting(ScriptedEngine):
+    """Waits in its first turn until what was begun at the reset is so far."""
 
-    def __init__(
-        self, script: Sequence[str], told: Sequence[Sequence[str]], tokenizer: Any, begun: Callable[[], bool]
-    ) -> None:
+    def __init__(self, script: Sequence[str], tokenizer: Any, begun: Callable[[], bool]) -> None:
         super().__init__(script, tokenizer)
-        self._told, self._encode, self._begun = list(told), tokenizer, begun
-        self.wished: list[bool] = []
+        self._begun = begun
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The next text."""
-        place = len(self.wished)
-        self.wished.append(request.foresee is not None)
-        if request.foresee is not None and place < len(self._told):
-            for text in self._told[place]:
-                tokens = self._encode(text, add_special_tokens=False)["input_ids"]
-                request.foresee.tell((*tokens, *request.sampling.stop_token_ids[:1]))
-            for _ in range(30_000):
-                await asyncio.sleep(0.001)
-                if self._begun():
-                    break
+        begun, self._begun = self._begun, lambda: True
+        for _ in range(30_000):
+            if begun():
+                break
+            await asyncio.sleep(0.001)
         return await super().generate(request)
 
 
 def play(
     env: Counting,
     script: Sequence[str],
-    told: Sequence[Sequence[str]],
     tokenizer: Any,
     *,
     calls: CallsAhead | None = None,
-    begun: Callable[[], bool] | None = None,
+    begun: Callable[[], bool] = lambda: True,
     executor: Executor | None = None,
     stored: StoredEpisodes | None = None,
 ) -> Episode:
-    engine = Telling(script, told, tokenizer, begun or (lambda: bool(env.asked)))
+    engine = Waiting(script, tokenizer, begun)
     roll = rollout(
         env, engine, Renderer(tokenizer), index=0, seed=0, calls_ahead=calls, executor=executor, stored=stored
     )
     return asyncio.run(roll)
+
+
+def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
+    """Episodes of other samples of the task."""
+    stored = StoredEpisodes()
+    for script in scripts:
+        play(make(), script, tokenizer, calls=CallsAhead(), stored=stored)
+    return stored
+
+
+def asked(env: Counting, times: int) -> bool:
+    return len(env.asked) >= times
 
 
 def said(episode: Episode) -> list[Any]:
@@ -133,89 +136,51 @@ def counts(calls: CallsAhead) -> tuple[int, int, int]:
 
 
 SCRIPT = (call("pen"), call("book"), "done")
-
-
-@pytest.mark.parametrize("make", [forking, pure])
-def test_a_call_that_was_foreseen_is_made_once_while_its_turn_is_sampled(chatml, make):
-    expected, calls, env = play(make(), SCRIPT, (), chatml), CallsAhead(), make()
-    told = ((call("pen"),), (call("book"),))
-    begun = iter((1, 2))
-    at = {"need": next(begun)}
-
-    def has_begun() -> bool:
-        if len(env.asked) >= at["need"]:
-            at["need"] = next(begun, 2)
-            return True
-        return False
-
-    episode = play(env, SCRIPT, told, chatml, calls=calls, begun=has_begun)
-    assert said(episode) == said(expected)
-    assert env.asked == ["pen", "book"]
-    assert counts(calls) == (2, 2, 0)
-    assert calls.saved_seconds > 0
-    assert [m.content for m in env.messages] == [m.content for m in episode.messages], "it is where the episode is"
-
-
-def last_asked(env: Counting, *items: str) -> bool:
-    return env.asked[-1:] in [[item] for item in items]
+LONG = (call("pen"), call("book"), call("paper"), "done")
 
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_a_call_that_does_not_come_is_thrown_away(chatml: Any, make: Callable[[], Counting]) -> None:
-    expected, calls, env = play(make(), SCRIPT, (), chatml), CallsAhead(), make()
-    told = ((call("penny"),), (call("books"),))
-    begun = partial(last_asked, env, "penny", "books")
-    episode = play(env, SCRIPT, told, chatml, calls=calls, begun=begun)
+    expected, calls, env = play(make(), SCRIPT, chatml), CallsAhead(), make()
+    stored = past(make, chatml, *[(call("penny"), call("books"), "done")] * 2)
+    episode = play(env, SCRIPT, chatml, calls=calls, begun=partial(asked, env, 2), stored=stored)
     assert said(episode) == said(expected)
     assert counts(calls) == (2, 0, 2)
     assert sorted(env.asked) == ["book", "books", "pen", "penny"]
 
 
-@pytest.mark.parametrize("make", [forking, pure])
-def test_of_several_that_were_foreseen_the_one_that_came_counts(chatml: Any, make: Callable[[], Counting]) -> None:
-    """Each told turn takes the place of the one before; a pure call that was made is not made again."""
-    expected, calls, env = play(make(), SCRIPT, (), chatml), CallsAhead(), make()
-    told = ((call("nib"), call("nib"), call("pen"), "no call"), ("<tool_call>no JSON</tool_call>",))
-    episode = play(env, SCRIPT, told, chatml, calls=calls, begun=lambda: "pen" in env.asked)
-    assert said(episode) == said(expected)
-    assert counts(calls) == (2, 1, 1)
-    assert sorted(item for item in env.asked if item != "nib") == ["book", "pen"]
-
-
 @pytest.mark.parametrize("kind", [Counting, type("Heir", (Forkable,), {})])
 def test_a_tool_that_says_nothing_of_its_effects_never_runs_ahead(chatml: Any, kind: type[Counting]) -> None:
     """Neither is forkable: that is never inherited. The control is the tool that says that it is pure."""
-    calls, env = CallsAhead(), kind()
-    engine = Telling(SCRIPT, ((call("penny"), call("pen")),) * 2, chatml, lambda: False)
-    episode = asyncio.run(rollout(env, engine, Renderer(chatml), index=0, calls_ahead=calls))
-    assert not episode.failure
-    assert env.asked == ["pen", "book"]
-    assert counts(calls) == (0, 0, 0)
-    assert engine.wished == [False] * 3
-    control = pure()
-    play(control, SCRIPT, ((call("penny"),),), chatml, calls=calls)
-    assert control.asked[0] == "penny"
-    stored, calls, env = past(kind, chatml, LONG, LONG), CallsAhead(), kind()
-    play(env, ("done",), (), chatml, calls=calls, stored=stored)
-    assert (env.asked, counts(calls)) == ([], (0, 0, 0))
+    for make, early in ((kind, 0), (pure, 3)):
+        stored, calls, env = past(make, chatml, LONG, LONG), CallsAhead(), make()
+        play(env, ("done",), chatml, calls=calls, begun=partial(asked, env, early), stored=stored)
+        assert sorted(env.asked) == ["book", "paper", "pen"][:early]
+        assert counts(calls) == (early, 0, early)
 
 
 def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatml: Any) -> None:
-    env, written = pure(), []
+    written = []
 
-    def write(text: str) -> str:
-        """Write.
+    def make() -> Counting:
+        env = pure()
 
-        Args:
-            text: What
-        """
-        written.append(len(env.asked))
-        return "ok"
+        def write(text: str) -> str:
+            """Write.
 
-    env.tools = (*env.tools, Tool(write))
+            Args:
+                text: What
+            """
+            written.append(len(env.asked))
+            return "ok"
+
+        env.tools = (*env.tools, Tool(write))
+        return env
+
     turn = call("pen") + '<tool_call>\n{"name": "write", "arguments": {"text": "pen"}}\n</tool_call>'
-    calls = CallsAhead()
-    episode = play(env, (turn, "done"), ((turn,),), chatml, calls=calls)
+    stored, calls, env = past(make, chatml, *[(turn, "done")] * 2), CallsAhead(), make()
+    written.clear()
+    episode = play(env, (turn, "done"), chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
     assert [message.content for message in episode.turns[0].observation] == ["3", "ok"]
     assert (env.asked, written) == (["pen"], [1])
     assert counts(calls) == (1, 1, 0)
@@ -223,22 +188,26 @@ def test_the_pure_calls_of_a_turn_run_ahead_beside_impure_ones_that_do_not(chatm
 
 def test_a_pure_call_is_used_whatever_else_its_turn_says_and_only_for_the_same_bytes(chatml: Any) -> None:
     env, calls = pure(), CallsAhead()
+    stored = past(pure, chatml, *[(call("pen"), call("\\u00e4 "), "done")] * 2)
     script = (call("pen", "I think "), call("ä"), "done")
-    told = ((call("pen"),), (call("\\u00e4 "),))
-    episode = play(env, script, told, chatml, calls=calls, begun=lambda: len(env.asked) in (1, 2))
+    episode = play(env, script, chatml, calls=calls, begun=partial(asked, env, 2), stored=stored)
     assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "1"]
     assert counts(calls) == (2, 1, 1)
-    env, calls = pure(), CallsAhead()
-    episode = play(env, (call("book"), call("pen"), "done"), ((call("pen"),),), chatml, calls=calls)
-    assert not episode.failure
-    assert env.asked.count("pen") == 2
-    assert counts(calls) == (1, 0, 1)
+
+
+def test_a_pure_call_that_was_made_ahead_answers_once(chatml: Any) -> None:
+    env, script = pure(), (call("pen"), call("pen"), "done")
+    stored = past(pure, chatml, script, script)
+    episode = play(env, script, chatml, calls=CallsAhead(), begun=partial(asked, env, 1), stored=stored)
+    assert [turn.observation[0].content for turn in episode.turns[:2]] == ["3", "3"]
+    assert env.asked == ["pen", "pen"]
 
 
 @pytest.mark.parametrize("believed", [False, True])
 def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch, believed):
     """The control believes the fork, which has not seen the change."""
-    env, calls = forking(), CallsAhead()
+    script = (call("pen"), "done")
+    stored, calls, env = past(forking, chatml, script, script), CallsAhead(), forking()
 
     def begun() -> bool:
         if env.asked:
@@ -247,7 +216,7 @@ def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch,
 
     if believed:
         monkeypatch.setattr(calls_ahead, "same_state", lambda before, here: True)
-    episode = play(env, (call("pen"), "done"), ((call("pen"),),), chatml, calls=calls, begun=begun)
+    episode = play(env, script, chatml, calls=calls, begun=begun, stored=stored)
     assert (episode.reward > 1000) is not believed
     assert counts(calls) == ((1, 1, 0) if believed else (1, 0, 1))
 
@@ -255,9 +224,10 @@ def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch,
 @pytest.mark.parametrize("make", [forking, pure])
 @pytest.mark.parametrize("item", ["air", "line"])
 def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again(chatml, make, item):
-    env, calls = make(), CallsAhead()
+    script = (call(item), "done")
+    stored, calls, env = past(make, chatml, script, script), CallsAhead(), make()
     env.broken = int(item == "line")
-    episode = play(env, (call(item), "done"), ((call(item),),), chatml, calls=calls)
+    episode = play(env, script, chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
     assert not episode.failure
     assert episode.turns[0].observation[0].content == ("Error: not for sale" if item == "air" else "4")
     assert counts(calls) == ((1, 1, 0) if item == "air" else (1, 0, 1))
@@ -266,60 +236,27 @@ def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again
 @pytest.mark.parametrize("make", [forking, pure])
 def test_one_thread_for_all_is_enough(chatml: Any, make: Callable[[], Counting]) -> None:
     """The step waits for no call that waits for its thread."""
-    told = ((call("penny"), call("pen")), (call("book"),))
+    stored = past(make, chatml, LONG, LONG)
     with ThreadPoolExecutor(1) as alone:
-        episode = play(make(), SCRIPT, told, chatml, calls=CallsAhead(), begun=lambda: True, executor=alone)
+        episode = play(make(), SCRIPT, chatml, calls=CallsAhead(), executor=alone, stored=stored)
     assert not episode.failure
-    assert said(episode) == said(play(make(), SCRIPT, (), chatml))
+    assert said(episode) == said(play(make(), SCRIPT, chatml))
 
 
-def test_no_more_pure_calls_run_ahead_than_the_episode_may_make(chatml: Any) -> None:
+def test_of_a_turn_no_more_pure_calls_run_ahead_than_the_episode_may_make(chatml: Any) -> None:
     env, calls = pure(), CallsAhead()
-    turn = "".join(map(call, ("a", "bb", "ccc", "dddd")))
-    episode = play(env, (turn,), ((turn,),), chatml, calls=calls, begun=lambda: len(env.asked) == 3)
-    assert len(episode.turns[0].observation) == 3
-    assert sorted(env.asked) == ["a", "bb", "ccc"]
-    assert counts(calls) == (3, 3, 0)
-
-
-def test_what_is_told_too_late_begins_nothing(chatml: Any) -> None:
-    late: list[Callable[[], None]] = []
-
-    class Late(Telling):
-        async def generate(self, request: TurnRequest) -> Completion:
-            for tell in late:
-                tell()
-            done = await ScriptedEngine.generate(self, request)
-            assert request.foresee is not None
-            wish, tokens = request.foresee, done.token_ids
-            late.append(lambda: wish.tell(tokens))
-            return done
-
-    env, calls = forking(), CallsAhead()
-    engine = Late(SCRIPT, (), chatml, lambda: True)
-    asyncio.run(rollout(env, engine, Renderer(chatml), index=0, calls_ahead=calls))
-    assert (env.asked, counts(calls)) == (["pen", "book"], (0, 0, 0))
-
-
-def past(make: Callable[[], Counting], tokenizer: Any, *scripts: Sequence[str]) -> StoredEpisodes:
-    """Episodes of other samples of the task."""
-    stored = StoredEpisodes()
-    for script in scripts:
-        play(make(), script, (), tokenizer, calls=CallsAhead(), stored=stored)
-    return stored
-
-
-def asked(env: Counting, times: int) -> bool:
-    return len(env.asked) >= times
-
-
-LONG = (call("pen"), call("book"), call("paper"), "done")
+    script = (call("pen"), "".join(map(call, ("a", "bb", "ccc", "dddd"))))
+    begun = partial(asked, env, 4)
+    episode = play(env, script, chatml, calls=calls, begun=begun, stored=past(pure, chatml, script, script))
+    assert len(episode.turns[1].observation) == 2
+    assert sorted(env.asked) == ["a", "bb", "ccc", "pen"]
+    assert counts(calls) == (4, 3, 1)
 
 
 @pytest.mark.parametrize("make", [forking, pure])
 def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml, make):
     """The control, whose store has no episode of the task, makes none before its turn."""
-    expected = said(play(make(), LONG, (), chatml))
+    expected = said(play(make(), LONG, chatml))
     for stored, early in ((past(make, chatml, LONG, LONG), 3), (StoredEpisodes(), 0)):
         calls, env = CallsAhead(), make()
         seen = []
@@ -328,11 +265,12 @@ def test_the_calls_of_several_turns_are_made_before_the_first_is_sampled(chatml,
             seen.append(len(env.asked))
             return len(env.asked) == 3 or len(seen) > 200
 
-        episode = play(env, LONG, ((),), chatml, calls=calls, begun=begun, stored=stored)
+        episode = play(env, LONG, chatml, calls=calls, begun=begun, stored=stored)
         assert said(episode) == expected
         assert seen[-1] == early
         assert sorted(env.asked) == ["book", "paper", "pen"]
         assert counts(calls) == (early, early, 0)
+        assert (calls.saved_seconds > 0) == bool(early)
         assert [m.content for m in env.messages] == [m.content for m in episode.messages]
 
 
@@ -341,9 +279,9 @@ def test_what_follows_a_turn_that_came_otherwise_is_not_answered_by_the_past(cha
     """The last call comes in another state: a fork of the old one is no answer; a pure call is the same anywhere."""
     script = (call("pen"), call("ink", "or "), call("paper"), "done")
     calls, env = CallsAhead(), make()
-    expected = said(play(make(), script, (), chatml))
+    expected = said(play(make(), script, chatml))
     begun = partial(asked, env, 3)
-    episode = play(env, script, ((),), chatml, calls=calls, begun=begun, stored=past(make, chatml, LONG, LONG))
+    episode = play(env, script, chatml, calls=calls, begun=begun, stored=past(make, chatml, LONG, LONG))
     assert said(episode) == expected
     assert counts(calls) == ((3, 1, 2) if make is forking else (3, 2, 1))
 
@@ -355,7 +293,7 @@ def test_no_call_is_made_whose_way_is_improbable(chatml: Any, make: Callable[[],
     for bound, made in ((0.5, 1), (0.2, 2 if make is forking else 4)):
         calls, env, stored = CallsAhead(min_probability=bound), make(), past(make, chatml, *ways)
         begun = partial(asked, env, made)
-        play(env, (call("pen"), "done"), ((),), chatml, calls=calls, begun=begun, stored=stored)
+        play(env, (call("pen"), "done"), chatml, calls=calls, begun=begun, stored=stored)
         assert counts(calls) == (made, 1, made - 1)
 
 
@@ -366,14 +304,14 @@ def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Calla
     calls, stored = CallsAhead(credit=credit), past(make, chatml, *[LONG] * 16)
     episodes = 0
     while episodes < 8 or (calls.wasted < 4 and episodes < 100):  # a pure call that found no thread costs no credit
-        play(make(), ("done",), (), chatml, calls=calls, stored=stored)
+        play(make(), ("done",), chatml, calls=calls, stored=stored)
         episodes += 1
     for _ in range(8):
-        play(make(), ("done",), (), chatml, calls=calls, stored=stored)
+        play(make(), ("done",), chatml, calls=calls, stored=stored)
     assert calls.used == 0
     assert 4 <= calls.wasted <= 4 + (episodes + 8) / 8
     while calls.used <= calls.wasted and episodes < 100:
-        play(make(), LONG, (), chatml, calls=calls, stored=stored)
+        play(make(), LONG, chatml, calls=calls, stored=stored)
         episodes += 1
     assert calls.used > calls.wasted, "what comes earns credit"
 
@@ -382,7 +320,7 @@ def test_forecasts_that_are_wrong_end_with_their_credit(chatml: Any, make: Calla
 def test_without_a_bound_wrong_forecasts_would_go_on(chatml: Any, make: Callable[[], Counting]) -> None:
     calls, stored = CallsAhead(credit=Credit(math.inf)), past(make, chatml, *[LONG] * 16)
     for episodes in range(1, 100):
-        play(make(), ("done",), (), chatml, calls=calls, stored=stored)
+        play(make(), ("done",), chatml, calls=calls, stored=stored)
         if calls.wasted > 4 + (episodes + 8) / 8:
             return
     pytest.fail(f"{calls.wasted} calls in 99 episodes")
@@ -393,7 +331,7 @@ def test_a_fork_that_takes_a_turn_without_calls_costs_credit_too(chatml: Any) ->
     for last, earned in (("words", 2), ("other", 0)):
         calls, stored = CallsAhead(credit=Credit(4.0)), past(forking, chatml, *[(call("pen"), "words")] * 8)
         for _ in range(4):
-            play(forking(), (call("pen"), last), (), chatml, calls=calls, stored=stored)
+            play(forking(), (call("pen"), last), chatml, calls=calls, stored=stored)
         assert (counts(calls), calls.credit.calls) == ((4, 4, 0), 4.0 + 4 * (earned + 1 / 8))
 
 

@@ -20,7 +20,6 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role
 from turntree.envs.task import Task
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.lengths import LengthsByState
 
 
 async def test_an_episode_holds_the_dialogue_its_rewards_and_why_it_ended(renderer: Renderer) -> None:
@@ -172,15 +171,3 @@ async def test_an_environment_goes_by_its_id_and_plays_wrapped_as_bare(renderer:
     bare, _ = await play(renderer, "call 4", "5")
     wrapped, _ = await play(renderer, "call 4", "5", env=gymnasium.wrappers.OrderEnforcing(Adder()))
     assert wrapped == bare
-
-
-async def test_a_request_says_how_much_the_dialogue_had_from_its_state_on(renderer: Renderer) -> None:
-    lengths = LengthsByState()
-    first, engine = await play(renderer, "call 4", "call 5", "5", lengths=lengths)
-    assert [request.expected for request in engine.asked] == [0.0] * 3
-    again, engine = await play(renderer, "call 4", "call 5", "5", lengths=lengths)
-    expected = [request.expected for request in engine.asked]
-    assert expected == sorted(expected, reverse=True)
-    tokens = [len(turn.completion.token_ids) for turn in first.turns]
-    assert abs(expected[0] - sum(tokens)) <= 0.25 * sum(tokens)
-    assert [turn.completion for turn in again.turns] == [turn.completion for turn in first.turns]

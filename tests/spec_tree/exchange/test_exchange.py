@@ -1,18 +1,12 @@
-import logging
-import os
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machine_speed import patience
 
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.exchange import folder_exchange
 from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns, SwapCounts, Swapped
-from turntree.spec_tree.exchange.folder_exchange import FolderExchange
 from turntree.spec_tree.exchange.turn_batch import TurnBatch
 from turntree.spec_tree.exchange.turn_log import Cursor, News, TurnLog
 
@@ -94,103 +88,6 @@ def test_only_what_is_wanted_travels(log: TurnLog) -> None:
     assert news.missed == 0
 
 
-def test_members_get_each_others_turns_once(tmp_path: Path) -> None:
-    one, other = (FolderExchange(tmp_path / "shared", name) for name in ("r0", "r1"))
-    assert said(one.swap(batch(0, 1), 0)) == []
-    assert said(other.swap(batch(2), 0)) == [0, 1]
-    assert said(one.swap(batch(3), 2)) == [2]
-    one.swap(batch(3, 4), 2)  # the first is given twice
-    assert said(other.swap(batch(), 1)) == [3, 4]
-    assert said(other.swap(batch(), 1)) == []
-    assert said(FolderExchange(tmp_path / "shared", "r0").swap(batch(), 0)) == [0, 1, 2, 3, 4], "in its next life"
-
-
-def test_a_members_files_stay_within_the_bound_over_all_its_lives(tmp_path: Path) -> None:
-    size = len(batch(0).to_bytes())
-    for life in range(3):
-        member = FolderExchange(tmp_path, "r0", max_bytes=4 * size)
-        for number in range(3):
-            member.swap(batch(3 * life + number), number)
-            assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4 * size
-    assert said(FolderExchange(tmp_path, "r1").swap(batch(), 0)) == [5, 6, 7, 8]
-
-
-def damage(folder: Path, kind: str) -> None:
-    """An entry of the folder that is no batch of turns, between two that are."""
-    path = folder / "evil-00000000000000000001-0-0.turns"
-    whole = batch(7).to_bytes()
-    match kind:
-        case "incomplete":
-            path.write_bytes(whole[:-5])
-        case "another version":
-            path.write_bytes(b"turntree turns 1\n" + whole[17:])
-        case "pipe":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "loop":
-            path.symlink_to(path)
-        case "link":
-            (folder / "whole").write_bytes(whole)
-            path.symlink_to(folder / "whole")
-        case "endless":
-            with path.open("wb") as file:
-                file.truncate(1 << 35)
-
-
-@pytest.mark.parametrize("kind", ["incomplete", "another version", "pipe", "folder", "loop", "link", "endless"])
-def test_what_is_no_batch_is_counted_named_once_and_left_out_and_the_others_are_read(tmp_path, caplog, kind):
-    FolderExchange(tmp_path, "r0").swap(batch(0), 0)
-    damage(tmp_path, kind)
-    other = FolderExchange(tmp_path, "r1")
-    with caplog.at_level(logging.WARNING):
-        assert said(other.swap(batch(), 0)) == [0]
-        assert caplog.text.count("left out") == 1
-        assert "version '1'" in caplog.text or kind != "another version"
-        FolderExchange(tmp_path, "evil", max_bytes=1).swap(batch(2), 0)  # its bound deletes regular files alone
-        FolderExchange(tmp_path, "r2").swap(batch(3), 0)
-        caplog.clear()
-        assert said(other.swap(batch(), 0)) == [3]
-    assert (other.damaged, caplog.text) == (1, "")
-
-
-def test_many_turns_are_given_in_several_files_and_read_in_as_many_exchanges_as_are_needed(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_exchange, "_MOST_BYTES", 2000)
-    many = batch(*range(100))
-    FolderExchange(tmp_path, "r0").swap(many, 0)
-    assert len(list(tmp_path.iterdir())) > 3
-    assert max(file.stat().st_size for file in tmp_path.iterdir()) < 2000 + 1200  # and the names of the arrays
-    monkeypatch.setattr(folder_exchange, "_MOST_BYTES", 1 << 20)
-    other = FolderExchange(tmp_path, "r1")
-    monkeypatch.setattr(folder_exchange, "_MOST_AT_ONCE", 3000)
-    first = said(other.swap(batch(), 0))
-    assert 0 < len(first) < 100
-    while len(first) < 100:
-        more = said(other.swap(batch(), 0))
-        assert more
-        first += more
-    assert first == list(range(100))
-
-
-def test_a_folder_that_cannot_be_used_loses_the_exchange_and_no_turn(tmp_path: Path) -> None:
-    taken = tmp_path / "taken"
-    taken.write_text("a file")
-    member = FolderExchange(taken, "r0")
-    with pytest.raises(ExchangeLost, match="taken"):
-        member.swap(batch(0), 0)
-    taken.unlink()
-    member.swap(batch(0), 0)
-    assert said(FolderExchange(taken, "r1").swap(batch(), 0)) == [0]
-
-
-def test_names_that_could_be_taken_for_others_are_refused(tmp_path: Path) -> None:
-    for name in ("a-b", "", "a/b"):
-        with pytest.raises(ValueError, match="a member's name"):
-            FolderExchange(tmp_path, name)
-    with pytest.raises(ValueError, match="max_bytes"):
-        FolderExchange(tmp_path, "a", max_bytes=0)
-
-
 HERE = DialogueState.from_tokens([1, 2, 3], task="7", env="sums")
 
 
@@ -238,8 +135,7 @@ def test_turns_of_others_beyond_the_vocabulary_are_left_out_and_counted(log: Tur
 
 def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, caplog: pytest.LogCaptureFixture) -> None:
     for number, hashed in enumerate(("x", "y", "x", "")):
-        sent = TurnBatch.of([HERE], [[number]], tokenizer=hashed)
-        log.append("b", number, TurnBatch.from_bytes(sent.to_bytes()))
+        log.append("b", number, TurnBatch.of([HERE], [[number]], tokenizer=hashed))
     forest, wire, _ = member(log, "a")
     shared = SharedTurns(forest, wire, tokenizer="y")
     shared.note(HERE, [7])
@@ -290,23 +186,17 @@ def test_threads_may_note_at_once(log: TurnLog) -> None:
     assert shared.swap().given == 2000 == log.held
 
 
-def test_no_step_waits_for_an_exchange(log: TurnLog) -> None:
-    forest, wire, shared = member(log, "a")
-    plain, begun, go_on = wire.swap, threading.Event(), threading.Event()
+def test_a_turn_that_is_noted_during_an_exchange_goes_with_the_next(log: TurnLog) -> None:
+    _, wire, shared = member(log, "a")
+    plain = wire.swap
 
-    def slow(own: TurnBatch, first: int) -> Swapped:
-        begun.set()
-        assert go_on.wait(patience(30))
+    def noting(own: TurnBatch, first: int) -> Swapped:
+        shared.note(HERE, (9,))
         return plain(own, first)
 
-    wire.swap = slow  # type: ignore[method-assign]
-    log.append("b", 0, batch(4))
-    shared.swap_aside()
-    assert begun.wait(patience(30))
-    shared.swap_aside()  # one at a time
-    assert not shared.wait(0)
-    assert forest.stats().rollouts == 0
-    shared.note(HERE, (9,))  # goes with the next
-    go_on.set()
-    assert shared.wait(patience(30))
-    assert (forest.stats().rollouts, shared.counts.swaps, shared.counts.given) == (1, 2, 1)
+    wire.swap = noting  # type: ignore[method-assign]
+    shared.note(HERE, (8,))
+    shared.swap()
+    wire.swap = plain  # type: ignore[method-assign]
+    assert shared.swap().given == 2
+    assert said(log.read("b", None)) == [8, 9]

@@ -93,31 +93,6 @@ def test_of_many_long_contexts_nearly_all_places_are_found_also_after_room_was_m
     assert sum(found) >= 62
 
 
-@pytest.mark.parametrize("foresees", [False, True])
-def test_the_rest_of_a_turn_is_foreseen_and_nothing_is_learnt_of_it(foresees: bool) -> None:
-    """The control foresees by a draft: the store takes it for one that was verified."""
-    plain, asked = (SpecForest(CONFIG) for _ in range(2))
-    turns = [[1, 2, 3, 4, 5, END], [1, 2, 3, 4, 6, 7, END]]
-    found = []
-    for round_ in range(12):
-        said = turns[round_ % 5 == 0]
-        for forest in (plain, asked):
-            handles = forest.begin([state()])
-            for at in range(0, len(said), 2):
-                forest.draft(handles, max_nodes=4, room=[1], min_probability=0.2)
-                if forest is asked and foresees:
-                    found.append(forest.foresee(handles, min_probability=0.5))
-                elif forest is asked:
-                    forest.draft(handles, max_nodes=128, room=[128], min_probability=0.5, chain=True)
-                forest.commit(handles, [said[at : at + 2]])
-            forest.end(handles)
-    assert (plain.weights.tobytes() == asked.weights.tobytes()) is foresees
-    assert (plain.stats() == asked.stats()) is foresees
-    if foresees:
-        assert found[-1].tokens.tolist() == [5, END]
-        assert all(one.probabilities.min() >= 0.5 for one in found if len(one.tokens))
-
-
 def test_a_batch_budget_goes_to_the_most_probable_nodes_of_all_rows() -> None:
     forest = SpecForest(CONFIG)
     for _ in range(4):

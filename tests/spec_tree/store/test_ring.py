@@ -3,7 +3,6 @@ from collections import defaultdict
 import numpy as np
 import pytest
 from forest_checks import Said, best_path, broken, indexed, malformed, misremembered, rows_of, same_followers, unfounded
-from machine_speed import patience
 from tables import table
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
@@ -64,8 +63,6 @@ class Stream:
             at, said, _ = self.live.pop(handle)
             if keep and said:
                 self.finished[at].append(tuple(said))
-        elif kind == 4:
-            forest.announce([at]).result(patience(60))
         elif self.live:
             handles = list(self.live)
             said_now = [self.say(max(1, self.longest // 8)) for _ in handles]
@@ -126,18 +123,6 @@ def test_a_turn_that_is_in_the_way_and_was_not_asked_for_becomes_cold_and_comes_
     forest.end(handles, keep=False)
     for index in (2, 20, 39):
         assert whole(forest, state(index), turns[index])
-    assert not broken(forest)
-
-
-def test_announced_states_are_indexed_and_others_are_not(forest: SpecForest) -> None:
-    for index in range(40):
-        forest.insert(state(index), [index] * 50)
-        forest.insert(state(index), [index + 1] * 20)
-    assert forest.announce([state(0), state(3), state(99)]).result(patience(60)) == 4
-    assert [is_indexed(forest, state(index)) for index in (0, 1, 3)] == [True, False, True]
-    assert forest.announce([state(0), state(3)]).result(patience(60)) == 0
-    assert forest.announce([]).result(patience(60)) == 0
-    assert forest.stats().states == 40
     assert not broken(forest)
 
 

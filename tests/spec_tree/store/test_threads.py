@@ -1,10 +1,9 @@
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from forest_checks import broken, malformed, rows_of, turns_in
+from forest_checks import broken, malformed, rows_of
 from machine_speed import patience
 
 from turntree.envs import WorkerPool
@@ -36,7 +35,6 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
     done = threading.Event()
     drafts = [0, 0]
     written = [0]
-    announced: list[Future[int]] = []
 
     def write() -> None:
         rng = np.random.default_rng(1)
@@ -52,8 +50,6 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
                     mine = forest.begin([state(int(rng.integers(8))) for _ in mine], [theme] * len(mine))
                 if rng.random() < 0.2:
                     forest.insert(state(int(rng.integers(8))), [*theme[at : at + 60], END])
-                if rng.random() < 0.05:
-                    announced.append(forest.announce([state(int(rng.integers(8)))]))
                 if rng.random() < 0.01:
                     forest.end(forest.begin([state(7)] * 300), keep=False)
                 if max_tokens > 10_000:
@@ -84,28 +80,8 @@ def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
             done.set()
 
     together(write, lambda: read(0), lambda: read(1))
-    for future in announced:  # the indexer still writes
-        future.result(patience(60))
     assert not broken(forest)
     assert all(np.isfinite(array).all() for array in parts(forest.weights).values())
-
-
-def test_announcing_in_the_background_does_not_disturb_who_drafts_and_commits() -> None:
-    forest = SpecForest(ForestConfig(max_tokens=1024, rollouts_per_state=4))
-    turns = {index: [index, *range(1000, 1060)] for index in range(60)}
-    for index, turn in turns.items():
-        forest.insert(state(index), turn)
-    handles = forest.begin([state(200), state(201)])
-    futures = []
-    for step in range(200):
-        futures.append(forest.announce([state(step % 60), state(step * 7 % 60)]))
-        (nodes, _) = rows_of(forest.draft(handles, max_nodes=8, room=[8, 8]))
-        assert not malformed(nodes, last=-1 if not step else 5, room=8, max_nodes=8)
-        forest.commit(handles, [[5], [6]])
-    assert sum(future.result(patience(60)) for future in futures) > 100
-    assert not broken(forest)
-    for index, turn in turns.items():
-        assert turns_in(forest.tree(state(index))) == {tuple(turn): 1}
 
 
 def test_threads_that_keep_and_abort_leave_what_was_kept() -> None:

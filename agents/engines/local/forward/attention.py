@@ -84,7 +84,6 @@ def attend(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     turntree_plan: AttentionPlan | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -95,8 +94,8 @@ def attend(
         query: Shape (1, heads, tokens, head size).
         key: Shape (1, key heads, tokens, head size).
         value: Shape (1, key heads, tokens, value size).
-        sliding_window: Positions that a token sees, itself included.
-        kwargs: Options of other kinds of attention; a soft cap or sinks are refused.
+        kwargs: Options of other kinds of attention: ``sliding_window``, the positions that a token sees, itself
+            included; a soft cap or sinks are refused.
 
     Returns:
         The mixed values, shape (1, tokens, heads, value size), and ``None`` for the weights.
@@ -115,14 +114,14 @@ def attend(
             f"the attention implementation {NAME!r} runs only inside the local engine; load the model with "
             "attn_implementation='sdpa' for anything else"
         )
-    plan = turntree_plan
+    plan, window = turntree_plan, kwargs.get("sliding_window")
     heads, tokens = query.shape[1], query.shape[2]
     key_heads, groups = key.shape[1], heads // key.shape[1]
     keys, values = plan.cache.layer(int(module.layer_idx), key, value)  # type: ignore[arg-type]
     queries, new_keys, new_values = (one[0].transpose(0, 1) for one in (query, key, value))
     if plan.compiled is not None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        mixed = plan.compiled.attend(queries, new_keys, new_values, keys, values, scale=scale, window=sliding_window)
+        mixed = plan.compiled.attend(queries, new_keys, new_values, keys, values, scale=scale, window=window)
     else:
         keys[plan.slots, :, plan.columns] = new_keys
         values[plan.slots, :, plan.columns] = new_values
@@ -139,7 +138,7 @@ def attend(
             folded.reshape(part.rows, key_heads, groups * part.width, -1),
             keys[slots, :, : part.length],
             values[slots, :, : part.length],
-            attn_mask=part.mask_for(groups, sliding_window, query.dtype),
+            attn_mask=part.mask_for(groups, window, query.dtype),
             scale=scaling,
         )
         out = out.view(part.rows, key_heads, groups, part.width, -1).permute(0, 3, 1, 2, 4)

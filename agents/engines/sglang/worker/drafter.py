@@ -27,7 +27,6 @@ from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
 from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, judged_tokens, keeps
 from turntree.spec_tree import DraftBatch, SpecForest
-from turntree.spec_tree.exchange.exchange import SharedTurns
 
 _UNBOUNDED = 1 << 20
 """Tokens of a turn whose request does not bound them; the context does."""
@@ -80,11 +79,10 @@ class TreeDrafter(ServedDrafter):
         widest: int,
         *,
         clock: Callable[[], float] = time.perf_counter,
-        shared: SharedTurns | None = None,
         device: str = "cpu",
     ) -> None:
         """Start with a store."""
-        super().__init__(forest, widest, shared=shared)
+        super().__init__(forest, widest)
         self.widths = settings.widths_within(widest)
         self._settings = settings
         self._clock = clock
@@ -160,10 +158,9 @@ class TreeDrafter(ServedDrafter):
         return StepCounts(drafted=drafted.tolist(), accepted=accepted.sum(1).tolist())
 
     def idle(self) -> None:
-        """Without live requests: end turns that were aborted unseen, and exchange turns with the other engines."""
+        """Without live requests: end turns that were aborted unseen."""
         self._learn()
         self._end(list(self._turns.values()))
-        self._swap()
 
     def _chosen(self, offered: DraftBatch, guesses: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
         """The width of the pass; the nodes to verify, the store's offers after callers' guesses; which are offers."""

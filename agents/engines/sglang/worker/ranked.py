@@ -69,4 +69,4 @@ class FollowingDrafter:
         """The first rank learns of turns that end in a pass over prompts."""
 
     def idle(self) -> None:
-        """Nothing is exchanged here."""
+        """Nothing is kept here."""

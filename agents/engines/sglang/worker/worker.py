@@ -5,7 +5,7 @@ chooses the nodes that they verify. It differs in three ways: drafts come from t
 store, by dialogue state; each pass may have another width, from a plain step of
 one token per request up; and the store outlives the key-value cache.
 ``clear_cache_pool``, called at every flush, weight update and release of memory,
-drops nothing: all ranks and requests are idle then, so other engines' turns are taken in.
+drops nothing: all ranks and requests are idle then, so turns that were aborted unseen end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.served.drafter import shared_turns
 from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
 from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
 from turntree.agents.engines.sglang.settings import settings_from_environment
@@ -105,7 +104,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self._outcome = self.drafter.settle()
 
     def clear_cache_pool(self) -> None:
-        """Exchange turns; the key-value cache is emptied, the store is kept."""
+        """End turns that were aborted unseen; the key-value cache is emptied, the store is kept."""
         self.drafter.idle()
 
     def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:
@@ -147,7 +146,6 @@ def make_drafter(
     tokenizer = tokenizer_hash(server_args.tokenizer_path, revision=server_args.revision)
     config = replace(settings.forest, end_tokens=ends).of_policy(model_config.vocab_size, tokenizer)
     forest = SpecForest(config)
-    shared = shared_turns(forest)
     if ranks is None:
-        return TreeDrafter(settings, forest, widest, shared=shared, device=device)
-    return LeadingDrafter(ranks, settings, forest, widest, shared=shared, device=device)
+        return TreeDrafter(settings, forest, widest, device=device)
+    return LeadingDrafter(ranks, settings, forest, widest, device=device)

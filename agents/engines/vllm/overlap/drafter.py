@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from turntree.agents.engines.drafting.chain_rows import StepResult
+from turntree.agents.engines.drafting.step_bound import FREE
 from turntree.agents.engines.request_wire import given_of
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.overlap import contract
@@ -29,9 +30,6 @@ from turntree.spec_tree.budget.draft_budget import Allowance
 
 _HELD = 128
 """Steps without drafts after which they are read."""
-_FREE = 256
-"""Tokens of a step up to which an accelerator mostly reads weights, so that places without a draft cost nothing. Then
-the host need not know how many drafts there are before it prepares the step."""
 
 
 class _Step(NamedTuple):
@@ -65,6 +63,8 @@ class OverlappedDrafter(ForestDrafter):
         self._drafts = self._on_host.numpy()
         self._lengths = np.zeros(rows, np.int32)
         self._widths = np.zeros(rows, np.int32)
+        self._planned = self._width = 0
+        """Places of each request in the coming step, and how many of them may have a draft."""
         self._held: list[_Step] = []
         self._ids: list[str] = []
         self._awaited = False
@@ -120,6 +120,8 @@ class OverlappedDrafter(ForestDrafter):
         if width == 0 and requests is None and len(self._held) < _HELD:
             return
         self.settle()
+        self._planned = width
+        self._width = width = max((length for length in self.lengths if length <= width), default=width)
         began = time.perf_counter()
         self._session.mark_step(began, went_on=bool(self._rows))
         if width:
@@ -139,14 +141,17 @@ class OverlappedDrafter(ForestDrafter):
         """
         planned = scheduler_output.scheduled_spec_decode_tokens
         self._awaited = bool(planned)
-        if scheduler_output.total_num_scheduled_tokens <= _FREE:
-            return  # all places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
         if not planned:
             return
-        self.upload()
-        scheduled, spare, rows = scheduler_output.num_scheduled_tokens, 0, len(self._ids)
-        short = np.flatnonzero(self._lengths[:rows] < self._widths[:rows])
-        for place, drafted in zip(short.tolist(), self._lengths[short].tolist(), strict=True):
+        rows = len(self._ids)
+        if scheduler_output.total_num_scheduled_tokens > FREE:
+            self.upload()
+            kept = self._lengths[:rows]
+        else:  # all places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
+            kept = np.full(rows, self._width, np.int32)
+        scheduled, spare = scheduler_output.num_scheduled_tokens, 0
+        short = np.flatnonzero(kept < self._planned)
+        for place, drafted in zip(short.tolist(), kept[short].tolist(), strict=True):
             name = self._ids[place]
             tokens = planned.get(name, ())
             if drafted < len(tokens):
@@ -196,7 +201,6 @@ class OverlappedDrafter(ForestDrafter):
             with self._records:
                 found = self._read(held[-1])
                 self._chain_budget.learn(found, began, read=held[-1].read)
-                self._swap_if_idle()
                 most = self._chain_budget.most(found.live)
                 allowed = self._chain_budget.allow(found.live, guessed=min(found.guessed, most)) if found.live else None
                 self._draft(allowed, most, width)
@@ -207,6 +211,8 @@ class OverlappedDrafter(ForestDrafter):
         self._widths[:rows] = width
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
+        if self.lengths:
+            lengths[:] = self._alike(drafts, lengths, self.lengths)
         np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
 
     def _read_all(self, steps: list[_Step]) -> None:

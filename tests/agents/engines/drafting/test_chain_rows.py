@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -294,13 +293,3 @@ def test_threads_that_share_a_batch_draft_what_one_does() -> None:
         tried.append(sum(len(draft) for step in drafts for draft in step))
     assert made[0] == made[1]
     assert tried[0] > 5000
-
-
-def test_turns_that_end_are_noted_for_other_engines_and_aborted_ones_are_not() -> None:
-    noted: list[tuple[DialogueState, Sequence[int]]] = []
-    rows = ChainRows(SpecForest(), LONGEST, shared=SimpleNamespace(note=lambda *turn: noted.append(turn)))
-    first, second, third = begun(rows, 3)
-    stepped(rows, np.array([first, second, third], np.int32), TURN, TURN[:3], TURN[:4])
-    rows.end([first, second], keep=False)
-    rows.end([third], keep=True)
-    assert noted == [(STATE, TURN), (STATE, TURN[:4])]

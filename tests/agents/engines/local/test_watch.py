@@ -8,7 +8,7 @@ import pytest
 from cores import CONFIG
 
 from turntree.agents.engines.local import LocalEngine, Speculation
-from turntree.agents.engines.protocol import FinishReason, Foresee, Sampling, TurnRequest
+from turntree.agents.engines.protocol import FinishReason, Sampling, TurnRequest
 
 PROMPT = (3, 1, 4, 1, 5)
 SAMPLING = Sampling(max_tokens=24, seed=7)
@@ -16,10 +16,6 @@ SAMPLING = Sampling(max_tokens=24, seed=7)
 
 def sampled(engine: LocalEngine, request: TurnRequest):
     return asyncio.run(engine.generate(request))
-
-
-async def side_by_side(engine: LocalEngine, requests: Sequence[TurnRequest]) -> None:
-    await asyncio.gather(*map(engine.generate, requests))
 
 
 @pytest.mark.parametrize("drafted", [True, False])
@@ -63,43 +59,3 @@ async def test_a_watcher_that_raises_loses_its_own_turn_alone(engine):
     )
     assert "nobody looks" in str(broken)
     assert len(whole.token_ids) == SAMPLING.max_tokens
-
-
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_a_turn_that_was_sampled_before_is_foreseen_and_is_what_it_is_without(model, adaptive):
-    """Also where the budget drafts nothing; without a store, or above its certainty, nothing is told."""
-    with LocalEngine(model, config=replace(CONFIG, speculation=None)) as engine:
-        (*begin, end) = sampled(engine, TurnRequest(PROMPT, replace(SAMPLING, max_tokens=12))).token_ids
-        end = next(token for token in begin[4:] if token not in begin[:4])
-    sampling = replace(SAMPLING, max_tokens=60, stop_token_ids=(end,))
-    turns: dict[float | None, list[tuple[int, ...]]] = {}
-    told: dict[float | None, list[tuple[int, ...]]] = {}
-    beside: dict[float, list[tuple[int, ...]]] = {0.5: [], 1.0: []}
-    for least in (None, 0.5, 1.0):
-        told[least] = []
-        wish = None if least is None else Foresee(min_probability=least, tell=told[least].append)
-        with LocalEngine(model, config=replace(CONFIG, speculation=Speculation(adaptive=adaptive))) as engine:
-            rows = [sampled(engine, TurnRequest(PROMPT, sampling, foresee=wish)) for _ in range(12)]
-            turns[least] = [(row.token_ids, row.draft.verify_steps * (not adaptive)) for row in rows]
-            if least == 0.5:
-                wishes = [Foresee(min_probability=other, tell=heard.append) for other, heard in beside.items()]
-                requests = [TurnRequest(PROMPT, sampling, foresee=wish) for wish in wishes]
-                asyncio.run(side_by_side(engine, requests))
-    assert turns[0.5] == turns[1.0] == turns[None]
-    whole = turns[None][0][0]
-    assert whole[-1] == end
-    assert told[0.5][-1] == whole
-    assert all(tokens[-1] == end for tokens in told[0.5])
-    assert told[1.0] == []
-    assert (len(beside[0.5]), beside[1.0]) == (1, []), "two turns of the same steps, each with its own bound"
-
-
-def test_who_cannot_be_told_loses_nothing(engine):
-    def tell(tokens: tuple[int, ...]) -> None:
-        raise OSError("gone")
-
-    wish = Foresee(min_probability=0.01, tell=tell)
-    plain = sampled(engine, TurnRequest(PROMPT, SAMPLING))
-    sampling = replace(SAMPLING, stop_token_ids=(plain.token_ids[-1],))
-    rows = [sampled(engine, TurnRequest(PROMPT, sampling, foresee=wish)).token_ids for _ in range(4)]
-    assert len(set(rows)) == 1

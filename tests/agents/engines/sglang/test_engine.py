@@ -25,8 +25,6 @@ from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import SpecForest
-from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.sglang
 
@@ -36,11 +34,6 @@ GREEDY = Sampling(temperature=0, max_tokens=24)
 @pytest.fixture(scope="module")
 def folder(small_llama: Path) -> Path:
     return small_llama
-
-
-@pytest.fixture(scope="module")
-def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exchange")
 
 
 def start(folder: Path, **arguments: Any) -> SglangEngine:
@@ -58,11 +51,8 @@ def start(folder: Path, **arguments: Any) -> SglangEngine:
 
 
 @pytest.fixture(scope="module")
-def engine(folder: Path, exchange: Path) -> Iterator[SglangEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER, str(exchange))
-        made = start(folder)
-    with made:
+def engine(folder: Path) -> Iterator[SglangEngine]:
+    with start(folder) as made:
         yield made
 
 
@@ -167,28 +157,6 @@ async def test_the_store_outlives_a_flush_weights_and_a_release_of_the_memory(en
     again = [await engine.generate(TurnRequest(prompt, GREEDY, state=state("kept"))) for prompt in prompts]
     assert [turn.token_ids for turn in again] == [turn.token_ids for turn in said]
     assert steps(again) <= 3 * 24 / 4
-
-
-async def test_turns_of_another_engine_come_in_at_a_flush(engine, policy, exchange):
-    prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
-    turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
-    other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
-    beyond = [[*turn[:3], token, *turn[4:]] for token in (32, 2**31 - 1)]
-    other.swap(TurnBatch.of([state("exchanged")] * 2, beyond), 1)  # the model knows 32 tokens
-    known = engine.figures()["forest_rollouts"]
-    engine.reset_prefix_cache()
-    await soon(lambda: engine.figures()["forest_rollouts"] == known + 1)  # no step waits for the exchange
-    found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
-    assert list(found.token_ids) == turn
-    assert found.draft.verify_steps <= 5
-    engine.reset_prefix_cache()
-    heard: list[list[int]] = []
-
-    def given() -> bool:
-        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 3).batches for said in batch.turns)
-        return turn in heard
-
-    await soon(given)
 
 
 class TestRunAhead(RunAheadChecks):

@@ -16,9 +16,6 @@ from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.exchange.exchange import Swapped
-from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 PROMPT = [5, 6, 7]
 TURN = [11, 12, 13, 14, 15, 16, 17, END]
@@ -66,6 +63,17 @@ def test_nothing_is_drafted_past_where_a_request_must_end(said: Any, asked: Any,
     assert runner.step()["b"] == drafted
 
 
+def test_drafts_of_one_length_are_filled_up_or_cut_and_counted_as_they_were_drafted(runner: ScriptedRunner) -> None:
+    runner.drafter.lengths = [2, 3]
+    runner.say("a", PROMPT, TURN)
+    runner.add("b", PROMPT, TURN)
+    runner.add("c", [9, 9], [3, 0, 0, END])
+    assert runner.step() == {"b": TURN[1:4], "c": [0] * 3}
+    assert runner.step() == {"b": TURN[5:8], "c": [0] * 3}
+    assert runner.drafter.take_stats("b") == (2, 3, 3)
+    assert runner.drafter.take_stats("c")[1:] == (0, 0)
+
+
 def test_siblings_profit_from_a_turn_that_is_not_over(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN)
     for _ in range(5):
@@ -84,51 +92,6 @@ def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path: Path) ->
         passes[given] = runner.say("a", PROMPT, TURN)
         assert runner.drafter.stats().get("past_turns", 0) == bool(given)
     assert passes[str(tmp_path / "past.npz")] < passes[""] == len(TURN)
-
-
-def test_engines_that_share_a_folder_draft_from_each_others_turns(tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    here, there, silent = ScriptedRunner(), ScriptedRunner(), ScriptedRunner(leads=False)
-
-    def say(runner: ScriptedRunner, name: str, prompt: list[int]) -> int:
-        passes = runner.say(name, prompt, TURN)
-        assert runner.drafter._chains.shared is None or runner.drafter._chains.shared.wait(patience(30))
-        return passes
-
-    say(here, "a", PROMPT)
-    say(there, "z", [4])  # no step waits for the exchange that begins with it
-    assert say(there, "b", PROMPT) == 3
-    assert say(silent, "c", PROMPT) == len(TURN)  # its drafts are not verified: it neither gives nor takes
-    for _ in range(2):
-        say(here, "d", [9])
-    watcher = FolderExchange(tmp_path, "watcher")
-    given = [turn.tolist() for batch in watcher.swap(TurnBatch.of([], []), 0).batches for turn in batch.turns]
-    assert given == [TURN] * 5  # of each engine, and none that was taken from the other
-    here.add("e", PROMPT, TURN)
-    here.step()
-    assert here.drafter._chains.shared.wait(patience(30))  # the exchange that began before the turn
-    watcher.swap(TurnBatch.of([DialogueState.from_tokens([8])], [TURN]), 0)
-    here.step()
-    assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [0]  # while a turn is sampled
-    here.play("e")
-    say(here, "f", [9])
-    assert here.drafter.forest.finished([DialogueState.from_tokens([8])]) == [1]
-
-
-def test_no_step_waits_for_a_folder_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    answer = threading.Event()
-
-    def swap(*_: Any) -> Swapped:
-        assert answer.wait(patience(30))
-        return Swapped([])
-
-    monkeypatch.setattr(FolderExchange, "swap", swap)
-    runner = ScriptedRunner()
-    assert [runner.say(name, PROMPT, TURN) for name in "ab"] == [len(TURN), 3]
-    assert not runner.drafter._chains.shared.wait(0)
-    answer.set()
-    assert runner.drafter._chains.shared.wait(patience(30))
 
 
 def test_the_same_id_given_anew_is_another_turn(runner: ScriptedRunner) -> None:
@@ -181,21 +144,14 @@ def test_the_caller_s_guess_is_drafted_while_it_comes_true(runner: ScriptedRunne
     assert runner.drafter.take_stats("a") == (2, 4, 3)
 
 
-def test_what_is_beyond_the_vocabulary_is_never_drafted_whoever_brings_it(tmp_path, monkeypatch):
-    monkeypatch.setenv(FOLDER, str(tmp_path))
-    poison = FolderExchange(tmp_path, "other")
-    for number, token in enumerate((VOCABULARY, 2**31 - 1)):
-        poison.swap(TurnBatch.of([DialogueState.from_tokens(PROMPT)] * 2, [[TURN[0], token], TURN]), 2 * number)
-    runner = ScriptedRunner()
-    runner.say("a", [9], TURN)
-    assert runner.drafter._chains.shared.wait(patience(30))
-    assert runner.drafter._chains.shared.counts.missed == 2
+def test_a_guess_beyond_the_vocabulary_is_never_drafted(runner: ScriptedRunner) -> None:
+    runner.say("a", PROMPT, TURN)
     runner.add("b", PROMPT, TURN, extra_args={DRAFT: [TURN[0], TURN[1], VOCABULARY, 50]})
     runner.add("c", PROMPT, TURN, extra_args={DRAFT: "[1e999]"})
     drafted = [token for _ in TURN for draft in runner.step().values() for token in draft]
     assert drafted
     assert all(0 <= token < VOCABULARY for token in drafted)
-    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [4]
+    assert runner.drafter.forest.finished([DialogueState.from_tokens(PROMPT)]) == [3]
 
 
 def test_a_turn_that_is_said_again_takes_fewer_steps_unless_the_drafter_is_off_which_learns_all_the_same(runner):

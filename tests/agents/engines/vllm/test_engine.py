@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_checks import LAWS, PROMPT, OwnEngineChecks, state
-from machine_speed import soon
+from engine_checks import LAWS, PROMPT, OwnEngineChecks
 from policy_law import PolicyLaw
 from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
@@ -13,8 +12,6 @@ from tiny_vllm import drafting_engine
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.served.dialect import UnsupportedSampling
 from turntree.agents.engines.vllm.engine import VllmEngine
-from turntree.spec_tree.exchange.folder_exchange import FOLDER, FolderExchange
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.vllm
 
@@ -27,16 +24,9 @@ def folder(small_llama: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exchange(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exchange")
-
-
-@pytest.fixture(scope="module")
-def engine(folder: Path, exchange: Path) -> Iterator[VllmEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER, str(exchange))
-        with drafting_engine(folder, max_batch=32, block_size=BLOCK) as started:
-            yield started
+def engine(folder: Path) -> Iterator[VllmEngine]:
+    with drafting_engine(folder, max_batch=32, block_size=BLOCK) as started:
+        yield started
 
 
 class TestVllm(OwnEngineChecks):
@@ -45,28 +35,6 @@ class TestVllm(OwnEngineChecks):
     def held(self, engine: VllmEngine) -> tuple[int, int]:
         figures = engine.figures()
         return int(figures["held_rollouts"]), int(figures["held_live"])
-
-
-async def test_turns_of_another_engine_come_in_through_the_folder(engine, policy, exchange):
-    prompt, sampling = [9, 8, 7, 6, 5], Sampling(max_tokens=24, seed=7)
-    turn, other = policy.seeded(prompt, 24, 7), FolderExchange(exchange, "other")
-    other.swap(TurnBatch.of([state("exchanged")], [turn]), 0)
-    beyond = [[*turn[:3], token, *turn[4:]] for token in (32, 2**31 - 1)]
-    other.swap(TurnBatch.of([state("exchanged")] * 2, beyond), 1)  # the model knows 32 tokens
-    known = engine.figures()["held_rollouts"]
-    unknown = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=24, seed=8), state=state("of nobody")))
-    await soon(lambda: engine.figures()["held_rollouts"] == known + 2)  # no step waits for the exchange
-    found = await engine.generate(TurnRequest(prompt, sampling, state=state("exchanged")))
-    assert list(found.token_ids) == turn
-    # 6 steps, a token and then four drafts and one more each, if nothing else that is known looks likelier at a step.
-    assert found.draft.verify_steps <= 9 < unknown.draft.verify_steps
-    heard: list[list[int]] = []
-
-    def given() -> bool:
-        heard.extend(list(said) for batch in other.swap(TurnBatch.of([], []), 3).batches for said in batch.turns)
-        return turn in heard
-
-    await soon(given)
 
 
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turntree.agents.engines.drafting.step_bound import VERIFIED, common_length
 from turntree.agents.engines.vllm.graphs import DraftGraphs, graph_sizes
 
 pytestmark = pytest.mark.vllm
@@ -41,6 +42,7 @@ class Runner:
             SimpleNamespace(
                 compilation_config=self.compilation,
                 scheduler_config=SimpleNamespace(max_num_seqs=ROWS),
+                parallel_config=SimpleNamespace(data_parallel_size=1),
                 lora_config=None,
                 num_speculative_tokens=longest,
             )
@@ -48,6 +50,7 @@ class Runner:
         self.vllm_config = self.cudagraph_dispatcher.vllm_config
         self.uniform_decode_query_len = 1 + longest
         self.queries: list[int] = []
+        self.drafter = SimpleNamespace(lengths=())
 
     def _check_and_update_cudagraph_mode(self, attention_backends: Any, kv_cache_groups: Any) -> None:
         from vllm.config import CompilationConfig
@@ -57,16 +60,24 @@ class Runner:
         self.cudagraph_dispatcher.initialize_cudagraph_keys(self.mode, self.uniform_decode_query_len)
 
     def _determine_batch_execution_and_padding(
-        self, num_tokens: int, rows: int, *, max_num_scheduled_tokens: int
+        self, num_tokens: int, rows: int, *, max_num_scheduled_tokens: int, force_uniform_decode: Any = None
     ) -> Any:
         most = self.uniform_decode_query_len
         uniform = max_num_scheduled_tokens == most and num_tokens == most * rows
+        if force_uniform_decode is not None:
+            uniform = force_uniform_decode
         return self.cudagraph_dispatcher.dispatch(num_tokens=num_tokens, uniform_decode=uniform)
+
+    def _warmup_and_capture(self, desc: Any, mode: Any) -> Any:
+        return self._dummy_run(desc.num_tokens, mode, desc.uniform)
 
     def _dummy_run(self, num_tokens: int, cudagraph_runtime_mode: Any, uniform_decode: bool) -> Any:
         queries = self.uniform_decode_query_len if uniform_decode else num_tokens
         self._build_attention_metadata(max_query_len=queries)
-        return self.cudagraph_dispatcher.dispatch(num_tokens, uniform_decode=uniform_decode)
+        rows = num_tokens // queries
+        return self._determine_batch_execution_and_padding(
+            num_tokens, rows, max_num_scheduled_tokens=queries, force_uniform_decode=uniform_decode
+        )
 
     def _build_attention_metadata(self, *, max_query_len: int) -> None:
         self.queries.append(max_query_len)
@@ -137,7 +148,7 @@ def test_each_graph_is_captured_in_its_own_mode_and_for_the_queries_of_its_famil
     for mode, keys in ours.cudagraph_dispatcher.get_capture_descs():
         for key in keys:
             ours.queries.clear()
-            captured = ours._dummy_run(key.num_tokens, mode, key.uniform)
+            captured = ours._warmup_and_capture(key, mode)
             assert captured == (mode, key)
             wanted = 1 if key.uniform else key.num_tokens if mode.name == "PIECEWISE" else min(9, key.num_tokens)
             assert ours.queries == [wanted]
@@ -148,10 +159,76 @@ def test_attention_that_takes_any_batch_has_whole_graphs_with_drafts() -> None:
     assert modes(triton, 32, shortest=1, longest=9) == modes(triton, 64, shortest=1, longest=1) == {"FULL"}
 
 
-def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_without_drafts() -> None:
-    other = runner(graph_sizes(ROWS, LONGEST), backend="FLASHINFER")
-    assert modes(other, 64, shortest=1, longest=1) == {"FULL"}
-    assert modes(other, 32, shortest=1, longest=9) == {"PIECEWISE"}
+@pytest.fixture(scope="module")
+def one_length() -> Runner:
+    return runner(graph_sizes(ROWS, 32), 32, backend="FLASHINFER")
+
+
+def alike(made: Runner, rows: int, length: int) -> tuple[Any, Any]:
+    """What is replayed in a step of ``rows`` requests with drafts of one length."""
+    found = made._determine_batch_execution_and_padding(rows * (1 + length), rows, max_num_scheduled_tokens=1 + length)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 31, 33, 64, 65, 227, 228, 255, 256])
+def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_for_those(
+    one_length: Runner, rows: int
+) -> None:
+    lengths = [common_length(np.full(rows, most, np.int32), one_length.drafter.lengths) for most in range(33)]
+    assert lengths[0] == 0
+    assert lengths[-1] >= (8 if rows < 228 else 4)
+    for length in lengths:
+        mode, key = alike(one_length, rows, length)
+        assert (mode.name, key.uniform) == ("FULL", True)
+        assert key.num_reqs >= rows
+        assert key.num_tokens == key.num_reqs * (1 + length)
+        assert length == 0 or key.num_tokens <= VERIFIED
+
+
+def test_a_graph_of_one_length_takes_all_of_its_requests_as_decoding(one_length: Runner) -> None:
+    """The rule by which vLLM's FlashInfer tells requests that decode from those that read a prompt."""
+    import torch
+    from vllm.v1.attention.backends.utils import split_decodes_and_prefills
+
+    _, key = alike(one_length, 33, 8)
+    assert key.num_reqs == 40
+    begins = torch.arange(key.num_reqs + 1).clamp(max=33) * 9  # as vLLM pads a step
+    step = SimpleNamespace(
+        max_query_len=9, num_reqs=40, num_actual_tokens=key.num_tokens, query_start_loc_cpu=begins, is_prefilling=None
+    )
+    split = split_decodes_and_prefills(step, decode_threshold=33, require_uniform=True)
+    assert split == (40, 0, key.num_tokens, 0)
+
+
+def test_graphs_of_one_length_are_captured_with_that_many_queries(one_length: Runner) -> None:
+    captured = 0
+    for mode, keys in one_length.cudagraph_dispatcher.get_capture_descs():
+        for key in keys:
+            one_length.queries.clear()
+            assert one_length._warmup_and_capture(key, mode) == (mode, key)
+            assert one_length.queries == [key.num_tokens // key.num_reqs if key.uniform else key.num_tokens]
+            captured += mode.name == "FULL"
+    assert captured < 120
+    assert one_length.uniform_decode_query_len == 1
+
+
+def test_drafts_of_unequal_lengths_run_in_pieces_where_attention_does_not_take_them(one_length: Runner) -> None:
+    assert (
+        modes(one_length, 32, shortest=1, longest=9) == modes(one_length, 4, shortest=20, longest=100) == {"PIECEWISE"}
+    )
+
+
+@pytest.mark.parametrize(("engines", "backend"), [(2, "FLASHINFER"), (1, "GDN_ATTN")])
+def test_where_steps_need_one_size_or_one_length_only_those_without_drafts_have_graphs(
+    engines: int, backend: str
+) -> None:
+    made = Runner(graph_sizes(ROWS, LONGEST), LONGEST)
+    made.vllm_config.parallel_config.data_parallel_size = engines
+    DraftGraphs(made, LONGEST)
+    made._check_and_update_cudagraph_mode([[attention(backend)]], [SimpleNamespace(kv_cache_spec=None)])
+    assert made.drafter.lengths == ()
+    assert alike(made, 64, 0)[0].name == "FULL"
+    assert alike(made, 16, 8)[0].name == "PIECEWISE"
 
 
 def test_vllm_s_own_graphs_are_for_drafts_of_the_greatest_length_and_few_requests_alone() -> None:

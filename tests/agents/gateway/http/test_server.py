@@ -3,7 +3,6 @@
 import contextlib
 import json
 import socket
-from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +13,6 @@ from starlette.testclient import TestClient
 from turntree.agents.errors import UsageError
 from turntree.agents.gateway.app import Gateway, make_app
 from turntree.agents.gateway.http import server
-from turntree.agents.gateway.http.connections import Strangers
 from turntree.agents.gateway.http.server import listen
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.loop.renderer import Renderer
@@ -112,101 +110,26 @@ def test_a_name_that_stands_for_an_address_of_others_needs_a_key(monkeypatch: py
         listen(settings)
 
 
-class Silent:
-    """A connection that nothing comes from."""
-
-    def __init__(self, *, busy: bool = False) -> None:
-        self.transport, self.closed, self.busy = self, False, busy
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def is_busy(self) -> bool:
-        return self.busy
-
-
-class Turns:
-    """A loop whose time a test turns."""
-
-    def __init__(self) -> None:
-        self.now, self.due = 0.0, []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, call: Any) -> Any:
-        self.due.append(call)
-        return call
-
-    def turn(self) -> None:
-        self.now += 1.0
-        due, self.due = self.due, []
-        for call in due:
-            call()
-
-
-def test_the_stranger_that_waits_longest_gives_way_first_of_its_own_address():
-    loop: Any = Turns()
-    strangers = Strangers(loop, most=8, most_of_one=3)
-
-    def come(count: int, address: str, *, busy: bool = False) -> list[Silent]:
-        came = [Silent(busy=busy) for _ in range(count)]
-        for one in came:
-            strangers.add(one, address)
-        return came
-
-    def closed(came: list[Silent]) -> str:
-        return "".join("x" if one.closed else "." for one in came)
-
-    first, other = come(5, "a"), come(2, "b")
-    loop.turn()
-    assert closed(first) == ".....", "what came of them was not looked at yet"
-    strangers.remove(first[1])  # it was admitted
-    loop.turn()
-    assert (closed(first), closed(other)) == ("x....", "..")
-    assert not loop.due, "they are not too many any more"
-    asking, more = come(1, "c", busy=True), come(3, "c")
-    loop.turn()
-    loop.turn()
-    assert closed([*asking, *more]) == ".x..", "a request is running, and the next one waits"
-    assert closed([*first, *other]) == "x......"
-    others = [come(1, str(number))[0] for number in range(4)]
-    loop.turn()
-    loop.turn()
-    assert closed([*first, *other]) == "x.xxxx.", "too many of all addresses"
-    assert closed(others) == "...."
-    flood = come(40, "f")
-    assert len(strangers) == 32, "never more"
-    assert closed(flood[-20:]) == "." * 20
-    loop.turn()
-    loop.turn()
-    assert (len(strangers), closed(asking), closed(flood[-3:])) == (4, ".", "...")
-
-
-@pytest.mark.parametrize("key", [None, "k"])
-def test_beside_any_number_of_silent_connections_a_client_is_served(engine, renderer, key, monkeypatch):
-    monkeypatch.setattr(server, "Strangers", lambda loop: Strangers(loop, most=40, most_of_one=20))
-    headers = {"Authorization": f"Bearer {key}"}
-    with gateway_at(engine, renderer, api_key=key) as served, contextlib.ExitStack() as held:
-        served.client.headers.update(headers)
+def test_beside_all_the_silent_connections_that_it_takes_earlier_clients_are_served(engine, renderer, monkeypatch):
+    monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 600.0)
+    with gateway_at(engine, renderer, read_seconds=600.0) as served:
         assert served.chat("x").status_code == 200
-        idle = [
-            held.enter_context(socket.create_connection(("127.0.0.1", served.port), source_address=(f"127.0.0.{n}", 0)))
-            for n in (1, 2, 3, 4)
-            for _ in range(60)
-        ]
-        assert served.chat("x").status_code == 200, "of an admitted client's connection"
-        with httpx.Client(base_url=served.url, headers=headers) as another:
-            assert another.get("/v1/models").status_code == 200
-        for one in idle:
-            one.setblocking(False)
-        open_still = 0
-        for one in idle:
-            with contextlib.suppress(BlockingIOError, ConnectionResetError):
-                one.recv(1)
-                continue
-            open_still += 1
-        assert open_still >= 20
+        with httpx.Client(base_url=served.url) as another, contextlib.ExitStack() as held:
+            silent = [held.enter_context(socket.create_connection(("127.0.0.1", served.port))) for _ in range(60)]
+            for beyond in silent[-20:]:
+                assert ended(beyond) == b""
+            assert not answers(another)
+            assert served.chat("x").status_code == 200, "its connection was there before"
+        with httpx.Client(base_url=served.url) as another:
+            eventually(lambda: answers(another))
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/v1/models").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
     assert (config.threads, config.speculation.max_nodes, config.device) == (1, 3, "cuda")
     assert EngineSettings.parse({"device": "cpu"}).engine_config(**verls, device="cuda").device == "cpu"
     assert EngineSettings.parse({"forest": {"end_tokens": [2, 7]}}).forest.end_tokens == frozenset({2, 7})
-    given = (None, {"speculation": {}}, {"speculation": {"leader_first": True}})
-    assert [EngineSettings.parse(one).speculation.leader_first for one in given] == [False, False, True]
+    given = (None, {"speculation": {}}, {"speculation": {"chain": True}})
+    assert [EngineSettings.parse(one).speculation.chain for one in given] == [False, False, True]
     assert EngineSettings.parse({"speculation": None}).speculation is None
 
 

@@ -23,7 +23,6 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.names import replica_count
 from turntree.envs.registry import find_creator
-from turntree.spec_tree.exchange.folder_exchange import FOLDER
 
 Compose = Callable[..., Composition]
 SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "algorithm")
@@ -313,20 +312,6 @@ def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine
     assert verls(base, f"{SECTION}.exchange=null").actor_rollout_ref.rollout.engine_kwargs.turntree.exchange is None
     with pytest.raises(ConfigError, match="did you mean 'homes'"):
         verls(base, f"{SECTION}.exchange.home=1")
-
-
-@pytest.mark.parametrize("base", [["engine=vllm", *SGLANG[1:]], SGLANG], ids=["vllm", "sglang"])
-def test_a_hub_and_a_folder_between_the_same_replicas_are_refused(base, monkeypatch):
-    two = "trainer.n_gpus_per_node=2"
-    monkeypatch.setenv(FOLDER, "/turns")
-    with pytest.raises(ConfigError, match=rf"got two: {FOLDER}=/turns names a folder.* set exchange=null"):
-        compose(None, [*base, two])  # ``verls`` may know it from a test without that variable
-    for alone in (["trainer.n_gpus_per_node=1"], [two, f"{SECTION}.exchange=null"], [two, "speculation=none"]):
-        compose(None, [*base, *alone])
-    monkeypatch.delenv(FOLDER)
-    with pytest.raises(ConfigError, match="got two"):
-        verls(base, two, f"+ray_kwargs.ray_init.runtime_env.env_vars.{FOLDER}=/turns")
-    verls(base, two)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,6 @@ from turntree.agents.errors import EngineLost
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.playing.idle_envs import IdleEnvs
 from turntree.agents.verl.playing.player import EpisodePlayer
-from turntree.agents.verl.records.metrics import EPISODE
-from turntree.agents.verl.records.pace import PACE
 from turntree.rewards import Sample, reward
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
@@ -197,23 +195,6 @@ async def test_nothing_is_recorded_where_no_folder_is_named(stage: Stage, tmp_pa
     del stage.config.custom
     await stage.play("good")
     assert not list(tmp_path.iterdir())
-
-
-async def test_the_pace_of_an_episode_is_told_to_the_step_and_not_to_verls_validation(stage: Stage) -> None:
-    stage.settings.longest_first = True
-    player, expected = stage.player(), []
-    for _ in range(2):
-        engine = stage.engine("fragile(a)", "good")
-        (output,) = await player.play_group(SAMPLING, stage.row, lambda engine=engine: engine, size=1)  # type: ignore[misc]
-        pace = output.extra_fields[EPISODE][PACE]
-        assert pace["slots"] == stage.config.max_num_seqs
-        assert pace["began"] <= pace["ended"]
-        assert pace["sampled"] == sum(output.response_mask)
-        expected.append((pace["expected"], pace["sampled"]))
-        assert PACE not in told(output)
-    (unknown, first), (then, _) = expected
-    assert unknown == 0.0
-    assert first - 2 < then <= first, "about as long as it was, from its beginning on"
 
 
 async def test_a_broken_environment_is_not_used_again(stage: Stage) -> None:

@@ -1,5 +1,4 @@
 import asyncio
-import pickle
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +7,7 @@ import pytest
 from machine_speed import patience, soon
 from recording_engine import RecordingEngine, a_turn
 
-from turntree.agents.engines.protocol import Completion, Foresee, Sampling, TurnRequest
+from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.routing import route_key
 from turntree.agents.errors import EngineFailed, EngineLost
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
@@ -74,37 +73,6 @@ async def test_a_turn_may_be_asked_for_while_others_run() -> None:
 
     episodes = await asyncio.gather(*map(episode, range(20)))
     assert episodes == [(number, number, 0, 0, 0) for number in range(20)]
-
-
-async def test_what_a_turn_will_probably_be_is_told_to_who_asked_before_it_is_there() -> None:
-    """The request that travels has no function of the client's."""
-    told, sent = asyncio.Event(), []
-
-    class Foreseeing:
-        async def generate(self, request: TurnRequest) -> Completion:
-            sent.append(request)
-            if request.foresee is None:
-                return a_turn(0)
-            assert request.foresee.min_probability == 0.25
-            await asyncio.to_thread(request.foresee.tell, (7, 8))
-            await asyncio.wait_for(told.wait(), patience(30))
-            return a_turn(7, 9)
-
-    def tell(tokens: tuple[int, ...]) -> None:
-        assert tokens == (7, 8)
-        told.set()
-
-    class Pickling(Actor):
-        async def submit(self, client: str, requests: Any) -> str:
-            return await super().submit(client, pickle.loads(pickle.dumps(requests)))
-
-    pipe = TurnPipe(Pickling(TurnBatchServer(Foreseeing())), "a")
-    wish = Foresee(min_probability=0.25, tell=tell)
-    turns = await asyncio.gather(
-        pipe.generate(TurnRequest((1, 2), Sampling(), foresee=wish)), pipe.generate(TurnRequest((1, 3), Sampling()))
-    )
-    assert [turn.token_ids for turn in turns] == [(7, 9), (0,)]
-    assert [request.foresee is None for request in sent] == [False, True]
 
 
 async def test_clients_of_one_server_get_their_own_turns() -> None:

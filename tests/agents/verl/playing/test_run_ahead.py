@@ -13,7 +13,6 @@ from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
 from turntree.agents.verl.playing.run_ahead_rows import RowForecast
-from turntree.spec_tree import DialogueState
 
 ROWS = [
     {"index": 10 + place, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []} for place in range(7)
@@ -95,7 +94,6 @@ class Pipe(RecordingEngine):
     def __init__(self, engine: ScriptedEngine | None = None) -> None:
         super().__init__(engine or self.give_up)
         self.begun: list[int] = []
-        self.announced: list[DialogueState] = []
         self.answered = asyncio.Event()
 
     async def give_up(self, *_: Any) -> Completion:
@@ -104,9 +102,6 @@ class Pipe(RecordingEngine):
 
     async def begin_step(self, step: int) -> None:
         self.begun.append(step)
-
-    async def announce(self, states: Sequence[DialogueState]) -> None:
-        self.announced += states
 
 
 @pytest.fixture
@@ -160,13 +155,6 @@ async def test_nothing_is_recorded_of_what_is_played_ahead(ahead, saying, tmp_pa
     await ahead(pipe)
     assert pipe.asked
     assert not list(tmp_path.rglob("*.jsonl"))
-
-
-async def test_the_stores_hear_where_the_rows_begin(ahead: Ahead, row: dict[str, Any]) -> None:
-    pipe = Pipe()
-    await ahead(pipe, rows=[row, {**row, "index": 4}])
-    assert len({state.exact for state in pipe.announced}) == 2
-    assert pipe.asked[0].state == pipe.announced[0]
 
 
 async def test_as_many_episodes_are_played_at_once_as_there_are_slots_until_their_step_begins(ahead: Ahead) -> None:

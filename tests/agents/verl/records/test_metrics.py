@@ -17,7 +17,6 @@ from turntree.agents.verl.records.metrics import (
     engine_metrics,
     episode_metrics,
 )
-from turntree.agents.verl.records.pace import PACE, Pace
 from turntree.spec_tree.exchange.exchange import SwapCounts
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
@@ -54,38 +53,8 @@ def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> 
         for n in range(2)
     ]
     called = {f"calls_ahead_{name}": 1 for name in CALL_COUNTS}
-    paced = [row(info={PACE: asdict(pace(ended=end, expected=end, sampled=int(end)))}) for end in (1.0, 2.0)]
-    logged = episode_metrics([row(info=lost | called), *overtaken, *paced]) | engine_metrics([counters()])
+    logged = episode_metrics([row(info=lost | called), *overtaken]) | engine_metrics([counters()])
     assert set(logged) == {metric.name for metric in METRICS}
-
-
-def pace(**known: Any) -> Pace:
-    return Pace(slots=2, began=0.0, **known)
-
-
-def test_slots_that_the_last_episodes_leave_idle_are_told() -> None:
-    """Four episodes of 2, 2, 2 and 6 seconds in two slots: begun with the long one nothing is idle."""
-    by_arrival, longest_first = ((2.0, 2.0, 4.0, 8.0), (2.0, 4.0, 6.0, 6.0))
-    idle = {
-        ends: episode_metrics([row(info={PACE: asdict(pace(ended=end))}) for end in ends])["turntree/tail_idle"]
-        for ends in (by_arrival, longest_first)
-    }
-    assert idle == {by_arrival: 4 / 16, longest_first: 0.0}
-    rows = [row(info={PACE: asdict(pace(ended=end))}) for end in by_arrival]
-    assert episode_metrics(rows, replicas=2)["turntree/tail_idle"] == (6 + 6 + 4) / 32
-    assert "turntree/tail_idle" not in episode_metrics([row()])
-    assert "turntree/expected_order" not in episode_metrics(rows), "nothing was expected"
-
-
-@pytest.mark.parametrize(
-    ("sampled", "order"), [((5, 7, 9), 1.0), ((9, 7, 5), 0.0), ((5, 5, 5), 0.5), ((7, 5, 9), 2 / 3)]
-)
-def test_an_expectation_is_as_good_as_the_order_that_it_tells(sampled: tuple[int, ...], order: float) -> None:
-    paces = [pace(ended=1.0, expected=e, sampled=n) for e, n in zip((10.0, 20.0, 30.0), sampled, strict=True)]
-    unknown = pace(ended=1.0, sampled=100)
-    rows = [row(info={PACE: asdict(one)}) for one in (*paces, unknown)]
-    assert episode_metrics(rows)["turntree/expected_order"] == pytest.approx(order)
-    assert "turntree/expected_order" not in episode_metrics(rows[2:]), "there is no pair"
 
 
 def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> None:

@@ -1,12 +1,10 @@
 import itertools
-import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from machine_speed import patience
 
 from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.sglang.settings import SglangSettings
@@ -14,7 +12,6 @@ from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafte
 from turntree.agents.engines.sglang.worker.rows import TreeRows
 from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
 STATE = DialogueState(exact=77, task="t")
@@ -163,28 +160,15 @@ def test_two_hundred_requests_join_and_leave():
     assert drafts.counts.rows < wanted - 200
 
 
-def test_others_hear_of_finished_turns_when_all_rest():
-    given: list[Any] = []
-    answer = threading.Event()
-
-    class Listener:
-        def swap(self, own, first):
-            assert answer.wait(patience(30))
-            given.extend(own.turns)
-            return Swapped([])
-
-    forest = SpecForest()
-    shared = SharedTurns(forest, Listener())
-    drafts = TreeDrafter(EVERYTHING, forest, 8, shared=shared)
+def test_turns_that_were_aborted_unseen_end_when_all_rest() -> None:
+    drafts = drafter()
     run(drafts, Request("a"))
     left = Request("b")
     step(drafts, [left])
+    assert drafts.forest.stats().live == 1
     drafts.idle()
-    assert not shared.wait(0), "no step waits for an exchange"
-    answer.set()
-    assert shared.wait(patience(30))
-    assert [list(turn) for turn in given] == [SPEECH]
-    assert forest.stats().live == 0
+    stats = drafts.forest.stats()
+    assert (stats.live, stats.rollouts) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places cost something in steps of any size."""
-    monkeypatch.setattr(overlapped, "_FREE", 0)
+    monkeypatch.setattr(overlapped, "FREE", 0)
 
 
 @pytest.mark.usefixtures("exact")
@@ -145,6 +145,35 @@ def test_fewer_places_than_drafts_and_requests_without_places_stay_as_they_are(r
     step = runner.trim(b=1, c=0)
     assert step.scheduled_spec_decode_tokens == {"b": [-1]}
     assert step.num_scheduled_tokens == {"b": 2, "c": 1}
+
+
+@pytest.mark.usefixtures("exact")
+def test_drafts_of_one_length_fill_all_places_and_are_counted_as_they_were_drafted(runner: Runner) -> None:
+    runner.drafter.lengths = [2, 3]
+    runner.play("a")
+    runner.add("b")
+    runner.add("c", [9, 9])
+    runner.step({"b": [11, 12, 13, 14, 15, 16], "c": [3]}, width=DEPTH)
+    step = runner.trim(b=DEPTH, c=DEPTH)  # two tokens are left of a turn, and nothing is known of the other
+    assert step.scheduled_spec_decode_tokens == {"b": [-1] * 2, "c": [-1] * 2}
+    drafts = runner.drafter.propose(None, None, None, None, torch.zeros(2))[0]
+    assert drafts[:, :2].tolist() == [[17, END], [0, 0]]
+    runner.step({"b": [17, END], "c": [0, 0, 4]}, width=DEPTH)
+    runner.drafter.settle()
+    assert runner.drafter.take_stats("b") == (2, 2, 1)
+    assert runner.drafter.take_stats("c") == (2, 0, 0)
+
+
+def test_where_places_cost_nothing_only_those_beyond_the_one_length_are_given_back(runner: Runner) -> None:
+    runner.drafter.lengths = [2, 3]
+    runner.play("a")
+    runner.add("b")
+    runner.add("c", [9, 9])
+    runner.step({"b": [11], "c": [3]}, width=DEPTH)
+    assert runner.trim(b=DEPTH, c=DEPTH).num_scheduled_tokens == {"b": 4, "c": 4}
+    runner.step({"b": TURN[1:5], "c": [3]}, width=DEPTH)  # the fourth token is the policy's own
+    runner.drafter.settle()
+    assert runner.drafter.take_stats("b") == (2, 3, 3)
 
 
 def test_where_places_cost_nothing_all_are_kept_and_the_drafts_come_late(runner: Runner) -> None:

@@ -42,7 +42,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         overlap(patch)
         drafted = LLM(**engine_arguments(folder, drafts=True))
         # Smaller steps wait for their drafts late, larger ones are trimmed.
-        patch.setattr(overlapped, "_FREE", 3 * ROWS)
+        patch.setattr(overlapped, "FREE", 3 * ROWS)
         scheduler, preempted = scheduler_of(drafted), Counter[str]()
         preempt = scheduler._preempt_request
 
@@ -112,6 +112,39 @@ def test_answers_are_those_of_synchronous_steps_without_drafts(engines: Any) -> 
     assert min(kinds["drafts"], kinds["none"]) > 30, kinds
     assert engines.preempted["all"] > 5
     assert runner_of(engines.drafted).drafter.counts.accepted > 100
+
+
+@pytest.fixture
+def ragged(engines: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """Steps in which the requests that had as many places for drafts as others kept fewer of them, or not."""
+    drafter, seen = runner_of(engines.drafted).drafter, Counter[bool]()
+    trim = drafter.trim
+
+    def watched(step: Any) -> None:
+        places = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
+        trim(step)
+        most = max(places.values(), default=0)
+        left = {len(step.scheduled_spec_decode_tokens.get(name, ())) for name, n in places.items() if n == most}
+        assert not drafter.lengths or left <= {0, *drafter.lengths}
+        seen[len(left) > 1] += 1
+
+    monkeypatch.setattr(drafter, "trim", watched)
+    return seen
+
+
+def test_drafts_of_one_length_a_step_sample_the_same(engines: Any, few: Any, ragged: Any, monkeypatch: Any) -> None:
+    asked, answers = few
+    monkeypatch.setattr(overlapped, "FREE", 12)
+    drafted_answers(engines, asked)
+    assert ragged[True] > 10  # the control: without lengths to choose from they are as long as what is stored
+    ragged.clear()
+    drafter = runner_of(engines.drafted).drafter
+    monkeypatch.setattr(drafter, "lengths", [2, 4])
+    accepted = drafter.counts.accepted
+    assert unlike(answers, drafted_answers(engines, asked)[0], asked) == []
+    assert ragged[True] == 0
+    assert ragged[False] > 30
+    assert drafter.counts.accepted - accepted > 100
 
 
 @pytest.mark.release

@@ -1,34 +1,13 @@
-"""Who is given a slot first: leaders of groups before their siblings, wanted turns before those made ahead."""
+"""Who is given a slot first: wanted turns before those made ahead, and each in the order of arrival."""
 
-import pytest
 from cores import tiny_llama
-from hypothesis import given
-from hypothesis import strategies as st
-from tables import table
 
-from turntree.agents.engines.local import LocalEngineConfig, Speculation
-from turntree.agents.engines.local.admission import leaders_first, longest_first
+from turntree.agents.engines.local import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.spec_tree import DialogueState, SpecForest
-
-STATES = st.sampled_from("abcd")
-
-
-@pytest.mark.parametrize(("waiting", "running", "known", "order"), table(__file__, "leaders"))
-def test_a_leader_of_each_new_state_goes_first_and_siblings_wait_while_it_runs(waiting, running, known, order):
-    assert leaders_first(list(waiting), running=set(running), known=set(known)) == order
-
-
-@given(st.lists(STATES, max_size=12), st.sets(STATES), st.sets(STATES))
-def test_everybody_is_admitted_in_the_end_and_arrival_decides_among_equals(waiting, running, known):
-    order = leaders_first(waiting, running=running, known=known)
-    assert sorted(order) == list(range(len(waiting)))
-    for state in set(waiting):
-        own = [index for index in order if waiting[index] == state]
-        assert own == sorted(own)
 
 
 def core(*, slots: int = 2, sharpness: float = 3.0, **settings) -> EngineCore:
@@ -63,24 +42,6 @@ def finish(engine: EngineCore, *requests: Request) -> None:
     add(engine, *requests)
     while engine.busy:
         engine.step()
-
-
-def play(*, leader_first, groups=4, samples=8):
-    """Groups of samples of a peaked policy, group by group over few slots: the counters."""
-    speculation = Speculation(leader_first=leader_first, adaptive=False, min_probability=0.2)
-    engine = core(slots=8, sharpness=3.5, speculation=speculation)
-    prompts = [[1 + group, 7, 3] for group in range(groups) for _ in range(samples)]
-    finish(engine, *(request(n, prompt, tokens=16, temperature=0.05) for n, prompt in enumerate(prompts)))
-    return engine.stats
-
-
-def test_groups_of_a_peaked_policy_need_fewer_steps_with_leaders_and_one_alone_as_many():
-    led, plain = (play(leader_first=first) for first in (True, False))
-    assert led.verify_steps < 0.9 * plain.verify_steps
-    assert led.forward_passes < 0.9 * plain.forward_passes
-    alone = [play(leader_first=first, groups=1) for first in (True, False)]
-    assert alone[0].verify_steps == alone[1].verify_steps
-    assert alone[0].forward_passes == alone[1].forward_passes
 
 
 def live(engine: EngineCore, requests: list[Request]) -> list[bool]:
@@ -150,43 +111,14 @@ def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of
     assert again.cached == len(long[0]) - 1
 
 
-@given(st.lists(st.sampled_from([0.0, 1.0, 2.5, 9.0]), max_size=12))
-def test_the_longest_go_first_and_arrival_decides_among_equals(expected):
-    order = longest_first(expected)
-    assert sorted(order) == list(range(len(expected)))
-    assert order == sorted(order, key=lambda index: (-expected[index], index))
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_what_will_take_longest_is_admitted_first_and_says_what_it_says_in_any_order(known):
-    """The control knows nothing, and admits in the order of arrival."""
+def test_requests_are_admitted_as_they_arrive_and_say_the_same_alone_and_together():
     sizes = [2, 3, 12, 1, 7]
     requests = [request(number, tokens=size) for number, size in enumerate(sizes)]
     ended: list[int] = []
-    for number, one in enumerate(requests):
-        one.expected = float(sizes[number]) * known
-        one.deliver = lambda done: ended.append(sizes[done.seed])
-    engine = core(slots=1, speculation=None)
-    finish(engine, *requests)
-    assert ended == (sorted(sizes, reverse=True) if known else sizes)
-    alone = core(slots=5, speculation=None)
+    for one in requests:
+        one.deliver = lambda done: ended.append(done.seed)
+    finish(core(slots=1, speculation=None), *requests)
+    assert ended == [0, 1, 2, 3, 4]
     again = [request(number, tokens=size) for number, size in enumerate(sizes)]
-    finish(alone, *again)
+    finish(core(slots=5, speculation=None), *again)
     assert [one.tokens for one in requests] == [one.tokens for one in again]
-
-
-def test_few_requests_draft_more_and_say_the_same():
-    def play(few_nodes: int | None) -> tuple[list[list[int]], int, int]:
-        settings = Speculation(adaptive=False, min_probability=0.2, max_nodes=2, max_depth=2, few_nodes=few_nodes)
-        engine = core(slots=1, speculation=settings, dtype="float32")
-        said = []
-        for _ in range(4):
-            one = request(0, tokens=24)
-            finish(engine, one)
-            said.append(one.tokens)
-        return said, engine.stats.forward_passes, engine.stats.accepted
-
-    (plain, passes, _), (long, fewer, accepted) = play(None), play(16)
-    assert long == plain
-    assert accepted > 0
-    assert fewer < passes
