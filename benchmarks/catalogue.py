@@ -2,10 +2,11 @@
 
     python benchmarks/catalogue.py --data DIR [--only GSM8K AIME] [--json results/catalogue.json]
 
-``DIR`` holds ``data``, as ``$TURNTREE_DATA`` does. Splits are the files that are there; environments that make their
-tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env`` is run on each of them, and
-whatever it warns of is counted. The policies are those of ``tests/support/catalogue_policies.py``. An episode that
-ends as a failure, its answer undecided, is neither won nor lost, and is named for both kinds of policies.
+``DIR`` holds ``data``, as ``$TURNTREE_DATA`` does. Splits are the files that are there, BFCL's those of its package;
+environments that make their tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env``
+is run on each of them, and whatever it warns of is counted. The policies are those of
+``tests/support/catalogue_policies.py``. An episode that ends as a failure, its answer undecided, is neither won nor
+lost, and is named for both kinds of policies.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from common.script import arguments, keep, show
 from gymnasium.utils.env_checker import check_env
 
 from turntree.envs import Env, list_envs, make
+from turntree.envs.bfcl.apis import package_data
+from turntree.envs.bfcl.env import SPLITS as BFCL_SPLITS
 from turntree.envs.catalogue import find_entry
+from turntree.envs.errors import MissingExtra
 from turntree.envs.math.sets import MATH_SETS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
@@ -46,7 +50,6 @@ _FILES = {
     "turntree/GSM8K-v0": ("gsm8k", r"(.+)\.(?:jsonl|parquet)"),
     "turntree/RetailService-v0": ("tau_bench", r"retail_(.+)_tasks\.jsonl"),
     "turntree/TauAirline-v0": ("tau_bench", r"airline_(.+)_tasks\.jsonl"),
-    "turntree/BFCL-v0": ("bfcl_multi_turn", r"multi_turn_(.+)\.jsonl"),
 }
 """Folder of an environment below ``data``, and which of its files are splits."""
 
@@ -58,6 +61,13 @@ def splits(id: str, data: Path) -> list[str]:
     if not entry.needs_data:
         made = "split" in inspect.signature(type(make(id)).__init__).parameters
         return list(SPLITS) if made else [""]
+    if "BFCL" in id:
+        try:
+            package_data()
+        except MissingExtra as error:
+            print(error, file=sys.stderr)
+            return []
+        return list(BFCL_SPLITS)
     folder, pattern = _FILES[id]
     found = (re.fullmatch(pattern, file.name) for file in sorted((data / folder).iterdir()))
     return [match.group(1) for match in found if match]

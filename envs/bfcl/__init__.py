@@ -1,5 +1,4 @@
-"""The multi-turn tasks of BFCL v3 (Berkeley function-calling leaderboard) over eight simulated APIs of our own.
+"""The multi-turn tasks of BFCL (Berkeley function-calling leaderboard) over the benchmark's own simulated APIs.
 
-What the published function documents leave open is decided so that the published paths make sense: prices, ids and
-distances are those that later calls of a path use. Questions, paths and documents are read from files.
+APIs, documents and tasks are those of the package ``bfcl-eval``. Not here: its other categories, its model handlers.
 """

@@ -1,70 +1,137 @@
-"""The simulated APIs by the names that the tasks use, and the tools that they offer."""
+"""The APIs and documents of the package ``bfcl-eval``, which is imported when an environment needs it."""
 
 from __future__ import annotations
 
+import copy
+import functools
+import importlib
 import json
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
 
-from turntree.envs.bfcl.simulated.file_system import FileSystem
-from turntree.envs.bfcl.simulated.mathematics import Mathematics
-from turntree.envs.bfcl.simulated.messages import Messages
-from turntree.envs.bfcl.simulated.posts import Posts
-from turntree.envs.bfcl.simulated.simulator import Simulator
-from turntree.envs.bfcl.simulated.tickets import Tickets
-from turntree.envs.bfcl.simulated.trading import Trading
-from turntree.envs.bfcl.simulated.travel import Travel
-from turntree.envs.bfcl.simulated.vehicle import Vehicle
-from turntree.envs.data.published import fitting_schemas
-from turntree.envs.data.rows import FileRows
+from turntree.envs.context import Context
+from turntree.envs.data.rows import file_rows
+from turntree.envs.errors import MissingExtra, pip_install
 from turntree.envs.tools.tool import Tool
 
-APIS: Mapping[str, type[Simulator]] = {
-    "GorillaFileSystem": FileSystem,
-    "MathAPI": Mathematics,
-    "MessageAPI": Messages,
-    "TicketAPI": Tickets,
-    "TradingBot": Trading,
-    "TravelAPI": Travel,
-    "TwitterAPI": Posts,
-    "VehicleControlAPI": Vehicle,
+PACKAGE = "bfcl-eval==2026.3.23"
+"""It pins old versions of numpy and others for its model handlers, which nothing here uses."""
+APIS: Mapping[str, str] = {
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "TwitterAPI": "posting_api",
+    "VehicleControlAPI": "vehicle_control",
 }
-TOOLS: Mapping[str, Tool] = {tool.name: tool for api in APIS.values() for tool in api.tools}
+"""Module and file of documents of each API, by the name that tasks use, which is also its class."""
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
-@lru_cache(maxsize=4096)
-def tools_of(apis: tuple[str, ...], withheld: frozenset[str]) -> tuple[Tool, ...]:
-    """The tools of some APIs without those that are withheld, in the order of ``APIS``."""
-    named = (tool for name, api in APIS.items() if name in apis for tool in api.tools)
-    return tuple(tool for tool in named if tool.name not in withheld)
+class Caller(Protocol):
+    """Whoever has the APIs of an episode."""
+
+    def call(self, tool: ApiTool, arguments: Mapping[str, Any]) -> str:
+        """Call a function of an API."""
 
 
-@lru_cache(maxsize=8)
-def read_documents(files: tuple[FileRows, ...]) -> Mapping[str, dict[str, Any]]:
-    """The published function documents as OpenAI schemas, by name; those of other APIs are left out.
+class ApiTool(Tool):
+    """A function of an API as its document describes it; the API itself judges the arguments."""
+
+    is_method = True
+
+    def __init__(self, api: str, document: Mapping[str, Any]) -> None:
+        self.api = api
+        function = {key: document[key] for key in ("name", "description")}
+        self.schema = {
+            "type": "function",
+            "function": {**function, "parameters": _converted(document["parameters"])},
+        }
+
+    def run(self, arguments: Mapping[str, Any], *, owner: object | None = None, context: Context | None = None) -> str:
+        """Call the function of the episode's API."""
+        return cast(Caller, owner).call(self, arguments)
+
+    @property
+    def function(self) -> Callable[..., Any]:  # type: ignore[override]  # looked up when it is asked for
+        """The method of the API, with the document as its docstring; the order of its arguments may be another."""
+        method = getattr(_api_class(self.api), self.name)
+
+        @functools.wraps(method)
+        def documented(*args: Any, **kwargs: Any) -> Any:
+            return method(*args, **kwargs)
+
+        arguments = [f"    {name}: {' '.join(kind['description'].split())}" for name, kind in self.properties.items()]
+        documented.__doc__ = "\n".join([self.schema["function"]["description"], "", "Args:", *arguments])
+        return documented
+
+    def __reduce__(self) -> Any:
+        return _tool, (self.name,)
+
+
+def package_data() -> Path:
+    """The folder of tasks and documents in the installed package.
 
     Raises:
-        DataError: If a document has other arguments than our tool.
+        MissingExtra: If the package is not installed.
     """
-    ours = {name: tool.schema for name, tool in TOOLS.items()}
-    fitting: dict[str, dict[str, Any]] = {}
-    for rows in files:
-        schemas = [_schema(row.fields) for row in rows.read() if row.fields.get("name") in TOOLS]
-        fitting.update((schema["function"]["name"], schema) for schema in fitting_schemas(rows.path, schemas, ours))
-    return fitting
+    return Path(str(_module("bfcl_eval").__file__)).parent / "data"
 
 
-def written(tools: Iterable[Tool], documents: Mapping[str, Mapping[str, Any]]) -> str:
-    """The schemas of tools as JSON, each as published if it is."""
-    return json.dumps([documents.get(tool.name, tool.schema) for tool in tools])
+def new_api(name: str, configuration: Mapping[str, Any], *, long_context: bool) -> Any:
+    """An API in the state with which a task begins; it may hold parts of the package's own data.
+
+    Args:
+        long_context: Whether it has much more in it than the configuration says.
+    """
+    api = _api_class(name)()
+    if hasattr(api, "_load_scenario"):  # one has no state
+        api._load_scenario(copy.deepcopy(dict(configuration)), long_context=long_context)
+    return api
 
 
-def _schema(document: Mapping[str, Any]) -> dict[str, Any]:
-    function = {key: document[key] for key in ("name", "description")}
-    parameters = dict(_converted(document["parameters"]))
-    return {"type": "function", "function": {**function, "parameters": parameters}}
+@functools.lru_cache(maxsize=1)
+def all_api_tools() -> Mapping[str, ApiTool]:
+    """The tools of all APIs, by name.
+
+    Raises:
+        MissingExtra: If the package is not installed.
+    """
+    folder = package_data() / "multi_turn_func_doc"
+    rows = ((api, row) for api, file in APIS.items() for row in file_rows(folder / f"{file}.json").read())
+    return {row.text("name"): ApiTool(api, row.fields) for api, row in rows}
+
+
+@functools.lru_cache(maxsize=4096)
+def tools_of(apis: tuple[str, ...], withheld: frozenset[str]) -> tuple[Tool, ...]:
+    """The tools of some APIs without those that are withheld, in the order of the APIs."""
+    tools = (tool for api in apis for tool in all_api_tools().values() if tool.api == api)
+    return tuple(tool for tool in tools if tool.name not in withheld)
+
+
+def written(tools: Iterable[Tool]) -> str:
+    """The schemas of tools as JSON."""
+    return json.dumps([tool.schema for tool in tools])
+
+
+def _tool(name: str) -> ApiTool:
+    return all_api_tools()[name]
+
+
+def _api_class(name: str) -> Any:
+    return getattr(_module(f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{APIS[name]}"), name)
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        command = pip_install(f"--no-deps {PACKAGE}")
+        raise MissingExtra(f"BFCL needs the benchmark's own package ({error}); install it with: {command}") from error
 
 
 def _converted(schema: Any) -> Any:

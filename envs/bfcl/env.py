@@ -6,15 +6,16 @@ among the results that the policy has got. What the policy writes is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from turntree.envs.bfcl.apis import APIS, TOOLS, read_documents, tools_of, written
+from turntree.envs.bfcl.apis import all_api_tools, tools_of, written
 from turntree.envs.bfcl.files import find_files
-from turntree.envs.bfcl.scoring import Expected, begun, contains, expected, results_in
+from turntree.envs.bfcl.scoring import Expected, contains, expected, results_in
 from turntree.envs.bfcl.tasks import read_tasks
+from turntree.envs.bfcl.world import World, beginning_of
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
@@ -33,6 +34,8 @@ class Known(NamedTuple):
     """What a task is judged by and shows, found once and kept until another is played."""
 
     task: Task
+    beginning: bytes
+    """Its APIs as they begin."""
     turns: list[Expected]
     tools_json: list[str]
     """Of each turn, and after the last."""
@@ -49,7 +52,7 @@ class BFCL(Env):
     quick = True
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
-        *("_tasks", "num_tasks", "_documents", "_written", "_known")
+        *("_tasks", "num_tasks", "_written", "_known")
     }
     default_limits = Limits(max_turns=64)
 
@@ -57,21 +60,19 @@ class BFCL(Env):
         """Read the tasks.
 
         Args:
-            data: Folder with ``multi_turn_SPLIT.jsonl``, its paths in the field ``ground_truth``, and if there is one
-                ``func_doc.jsonl``; or the benchmark's own ``data`` folder. ``None`` takes
-                ``$TURNTREE_DATA/data/bfcl_multi_turn``.
+            data: Folder with ``multi_turn_SPLIT.jsonl``, its paths in the field ``ground_truth``, or one like the
+                package's ``data`` folder. ``None`` takes that of the installed package.
             split: ``base``, ``miss_func``, ``miss_param`` or ``long_context``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
             DataError: If a file is missing or malformed; the message names file and line.
+            MissingExtra: If the package ``bfcl-eval`` is not installed.
         """
         super().__init__(**kwargs)
-        files = find_files(data, split)
-        self.toolsets = tuple(api() for api in APIS.values())
-        self._tasks = read_tasks(files, split)
+        self.toolsets = (World(),)
+        self._tasks = read_tasks(find_files(data, split), split)
         self.num_tasks = len(self._tasks)
-        self._documents: Mapping[str, Any] = read_documents(files.documents)
         self._written: dict[Offer, str] = {}
         self._known: Known | None = None
         self._begin()
@@ -117,14 +118,13 @@ class BFCL(Env):
     def _offer(self, turn: int) -> Offer:
         facts = self.current_task.metadata
         later = [name for name, begins in facts["later"].items() if begins > turn]
-        return tuple(facts["apis"]), frozenset(facts["excluded"] + later)
+        return tuple(facts["apis"]), frozenset(later)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode in the world of its task; arguments, results and errors are ``Env``'s."""
         self._begin()
         opening = super().reset(seed=seed, options=options)
-        for name in self.current_task.metadata["apis"]:
-            begun(self.toolset(APIS[name]), name, self.current_task)
+        self.toolset(World).begin(self._known_of_task().beginning)
         return opening
 
     def reply(self, message: Message) -> Reply:
@@ -137,9 +137,9 @@ class BFCL(Env):
             rewards = {"state": float(self._state_right), "calls": float(self._calls_right)}
             return Reply(reward=rewards["state"] * rewards["calls"], done=True, rewards=rewards)
         question = questions[self._turn]
-        new = [TOOLS[name] for name, turn in facts["later"].items() if turn == self._turn]
+        new = [all_api_tools()[name] for name, turn in facts["later"].items() if turn == self._turn]
         if new:
-            revealed = f"From now on you can call these tools too:\n{written(new, self._documents)}"
+            revealed = f"From now on you can call these tools too:\n{written(new)}"
             question = f"{revealed}\n{question or 'Please do now what could not be done without them.'}"
         return Reply(messages=[Message(role=Role.USER, content=question)])
 
@@ -153,7 +153,7 @@ class BFCL(Env):
         turns = self._known_of_task().turns
         wanted, states = turns[self._turn]
         if self._state_right and (wanted or self._turn == len(turns) - 1):
-            self._state_right = all(self.toolset(APIS[name]).state == state for name, state in states.items())
+            self._state_right = self.toolset(World).states() == states
         if self._calls_right:
             got = results_in(self.messages)
             self._calls_right = not wanted or (len(got) > self._results and contains(got, wanted))
@@ -161,12 +161,13 @@ class BFCL(Env):
 
     def _known_of_task(self) -> Known:
         task = self.current_task
-        if self._known is None or self._known.task is not task:
+        if self._known is None or self._known.task != task:
+            beginning = beginning_of(task)
             texts = [self._text_of(self._offer(turn)) for turn in range(len(task.metadata["questions"]) + 1)]
-            self._known = Known(task, expected(task, self.executor), texts)
+            self._known = Known(task, beginning, expected(task, beginning, self.executor), texts)
         return self._known
 
     def _text_of(self, offer: Offer) -> str:
         if offer not in self._written:
-            self._written[offer] = written(tools_of(*offer), self._documents)
+            self._written[offer] = written(tools_of(*offer))
         return self._written[offer]

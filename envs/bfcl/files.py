@@ -1,4 +1,4 @@
-"""The files of the tasks: one folder of ours, or the benchmark's own ``data`` folder as it is published."""
+"""The files of the tasks: those of the installed package, or a folder with the same or with one file a set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turntree.envs.data.folders import data_folder
+from turntree.envs.bfcl.apis import package_data
 from turntree.envs.data.rows import FileRows, Row, file_rows
 from turntree.envs.errors import DataError
 
@@ -20,8 +20,6 @@ class TaskFiles:
     """One task a line."""
     paths: FileRows | None
     """One path a line, with the task's id; ``None`` where tasks have theirs themselves."""
-    documents: tuple[FileRows, ...]
-    """One function document a line; empty if there are none."""
 
     def rows(self) -> Iterator[Row]:
         """Every task with its path."""
@@ -37,24 +35,22 @@ def find_files(data: str | Path | None, split: str) -> TaskFiles:
     """Find the files of a set without reading them.
 
     Args:
-        data: The folder; ``None`` takes ``$TURNTREE_DATA/data/bfcl_multi_turn``.
+        data: The folder; ``None`` takes the installed package's.
         split: The set, for example ``base``.
 
     Raises:
         DataError: If there is no such folder, or it has no such set.
     """
-    folder = data_folder(data, name="bfcl_multi_turn", holds="BFCL's multi_turn_base.jsonl and so on")
+    folder = package_data() if data is None else Path(data).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"expected data=FOLDER with BFCL's multi_turn_base.jsonl and so on, got {str(folder)!r}")
     ours = folder / f"multi_turn_{split}.jsonl"
     if ours.is_file():
-        documents = [folder / "func_doc.jsonl"]
-        return TaskFiles(
-            tasks=file_rows(ours), paths=None, documents=tuple(file_rows(file) for file in documents if file.is_file())
-        )
+        return TaskFiles(tasks=file_rows(ours), paths=None)
     theirs = sorted(folder.glob(f"BFCL_v*_multi_turn_{split}.json"))
     if not theirs:
         raise DataError(f"the folder {folder} has neither {ours.name} nor BFCL_v4_multi_turn_{split}.json")
     answers = folder / "possible_answer" / theirs[-1].name
     if not answers.is_file():
         raise DataError(f"{theirs[-1]} has no paths of its own: expected {answers}")
-    documents = sorted((folder / "multi_turn_func_doc").glob("*.json"))
-    return TaskFiles(tasks=file_rows(theirs[-1]), paths=file_rows(answers), documents=tuple(map(file_rows, documents)))
+    return TaskFiles(tasks=file_rows(theirs[-1]), paths=file_rows(answers))

@@ -1,17 +1,17 @@
 """What a task's own calls lead to, and whether the policy's lead there too.
 
 The rules are the benchmark's: after a turn the states are equal, and each result of the turn's own calls is among those
-that the policy has got so far. Results are compared as values, so that 1 is 1.0.
+that the policy has got so far, letter for letter.
 """
 
 from __future__ import annotations
 
-import json
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from turntree.envs.bfcl.apis import APIS, tools_of
-from turntree.envs.bfcl.simulated.simulator import Simulator, copied
+from turntree.envs.bfcl.apis import tools_of
+from turntree.envs.bfcl.world import World
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.task import Task
@@ -21,49 +21,45 @@ from turntree.envs.tools.tool_run import answer, prepare
 class Expected(NamedTuple):
     """A turn as the task's own calls leave it."""
 
-    results: list[Any]
+    results: list[str]
     """Of the calls of this turn."""
     states: Mapping[str, Any]
     """Of each API after it, by name."""
 
 
-def begun(simulator: Simulator, name: str, task: Task) -> Simulator:
-    """An API in the state with which a task begins."""
-    simulator.load(task.metadata["world"].get(name, {}))
-    return simulator
-
-
-def expected(task: Task, executor: ToolExecutor) -> list[Expected]:
+def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expected]:
     """Every turn of a task, played by its own calls in a world of their own.
 
     Args:
         task: A task of ``BFCL``.
+        beginning: Its APIs as they begin.
         executor: Runs the calls as it runs the policy's, so that long results are cut alike.
     """
-    apis = {name: begun(APIS[name](), name, task) for name in task.metadata["apis"]}
-    owners = {tool.name: api for api in apis.values() for tool in api.tools}
-    tools = tools_of(tuple(apis), frozenset())
+    world = World()
+    world.begin(beginning)
+    owners = dict.fromkeys((tool.name for tool in world.tools), world)
+    tools = tools_of(tuple(task.metadata["apis"]), frozenset())
     turns: list[Expected] = []
     states: dict[str, Any] = {}
     for calls in task.metadata["path"]:
         asked = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
         outcomes = executor.run([prepare(call, tools, owners=owners) for call in asked])
-        results = [_value(answer(call, outcome)) for call, outcome in zip(asked, outcomes, strict=True)]
-        changed = {name: copied(api.state) for name, api in apis.items() if api.state != states.get(name)}
-        states = {**states, **changed}
+        results = [answer(call, outcome).content for call, outcome in zip(asked, outcomes, strict=True)]
+        changed = {name: state for name, state in world.states().items() if state != states.get(name)}
+        states = {**states, **pickle.loads(pickle.dumps(changed))}
         turns.append(Expected(results, states))
     return turns
 
 
-def results_in(dialogue: Sequence[Message]) -> list[Any]:
+def results_in(dialogue: Sequence[Message]) -> list[str]:
     """What the tools have returned to the policy."""
-    return [_value(message) for message in dialogue if message.role is Role.TOOL and message.name]
+    return [message.content for message in dialogue if message.role is Role.TOOL and message.name]
 
 
-def contains(got: Sequence[Any], wanted: Sequence[Any]) -> bool:
+def contains(got: Sequence[str], wanted: Sequence[str]) -> bool:
     """Whether all wanted results are among those got, each as often.
 
-    >>> contains([{"a": 1.0}, "b"], ["b", {"a": 1}]), contains(["b"], ["b", "b"])
+    >>> contains(["a", "b"], ["b", "a"]), contains(["b"], ["b", "b"])
     (True, False)
     """
     left = list(got)
@@ -72,11 +68,3 @@ def contains(got: Sequence[Any], wanted: Sequence[Any]) -> bool:
             return False
         left.remove(result)
     return True
-
-
-def _value(message: Message) -> Any:
-    """A result as a value; a text where it is no JSON."""
-    try:
-        return json.loads(message.content)
-    except ValueError:
-        return message.content

@@ -1,25 +1,25 @@
 """The rows of a set as tasks: what the user says, what each turn has to do, which tools there are.
 
-Invariant: a call of a path names one of our tools and has its arguments by name, so that it runs like the policy's.
+Invariant: a call of a path names a tool and has its arguments by name, so that it runs like the policy's.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from turntree.envs.bfcl.apis import APIS, TOOLS
+from turntree.envs.bfcl.apis import APIS, all_api_tools
 from turntree.envs.bfcl.files import TaskFiles
-from turntree.envs.bfcl.long_context import Padding, lengthened, padding_of
 from turntree.envs.data.rows import Row
 from turntree.envs.errors import DataError
 from turntree.envs.task import Task
+from turntree.envs.tools.schema import tool_parameters
 
 LONG = "long_context"
-"""The set whose worlds are larger than its rows."""
+"""The set whose worlds the package fills with much more than its rows say."""
 Call = dict[str, Any]
 """``{"name": ..., "arguments": {...}}``."""
 
@@ -31,19 +31,15 @@ def read_tasks(files: TaskFiles, split: str) -> tuple[Task, ...]:
     Raises:
         DataError: If a row is malformed; the message names file and line.
     """
-    read = list(files.rows())
-    paths = [_path(row) for row in read]
-    texts = [list(_texts(path)) for path in paths]
-    worlds: list[Mapping[str, Any]] = [_field(row, "initial_config", dict) for row in read]
-    if split == LONG:
-        padding: Padding = padding_of(zip(worlds, texts, strict=True))
-        worlds = [lengthened(world, own, padding) for world, own in zip(worlds, texts, strict=True)]
-    if not read:
+    tasks = tuple(_task(row, split) for row in files.rows())
+    if not tasks:
         raise DataError(f"{files.tasks.path}: expected tasks, got none")
-    return tuple(_task(row, path, world, split) for row, path, world in zip(read, paths, worlds, strict=True))
+    return tasks
 
 
-def _task(row: Row, path: list[list[Call]], world: Mapping[str, Any], split: str) -> Task:
+def _task(row: Row, split: str) -> Task:
+    path = [[_call(text, row.where) for text in turn] for turn in _field(row, "ground_truth", list)]
+    world = _field(row, "initial_config", dict)
     apis = _field(row, "involved_classes", list)
     unknown = sorted(set(apis) - set(APIS))
     if unknown:
@@ -57,11 +53,11 @@ def _task(row: Row, path: list[list[Call]], world: Mapping[str, Any], split: str
         answer=json.dumps(path),
         data_source=f"bfcl/multi_turn_{split}",
         metadata={
-            "apis": [name for name in APIS if name in apis],
+            "apis": list(dict.fromkeys(apis)),
             "world": {name: value for name, value in world.items() if name in apis},
+            "long_context": split == LONG,
             "questions": questions,
             "path": path,
-            "excluded": row.fields.get("excluded_function") or [],
             "later": _later(row.fields.get("missed_function") or {}, path),
         },
     )
@@ -82,26 +78,16 @@ def _field(row: Row, name: str, kind: type) -> Any:
     return value
 
 
-def _path(row: Row) -> list[list[Call]]:
-    return [[_call(text, row.where) for text in turn] for turn in _field(row, "ground_truth", list)]
-
-
 def _call(text: str, where: str) -> Call:
     """A call written as Python."""
     try:
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
             raise ValueError("no call")
-        tool = TOOLS[call.func.id]
-        arguments = dict(zip(tool.properties, map(ast.literal_eval, call.args), strict=False))
+        tool = all_api_tools()[call.func.id]
+        names = [parameter.name for parameter in tool_parameters(tool.function)] if call.args else []
+        arguments = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
         arguments |= {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (KeyError, SyntaxError, ValueError) as error:
-        raise DataError(f"{where}: the field 'ground_truth' must hold calls of our tools, got {text!r:.80}") from error
+        raise DataError(f"{where}: the field 'ground_truth' must hold calls of the APIs, got {text!r:.80}") from error
     return {"name": tool.name, "arguments": arguments}
-
-
-def _texts(path: Sequence[Sequence[Call]]) -> Iterator[str]:
-    """All text arguments of a path."""
-    for turn in path:
-        for call in turn:
-            yield from (value for value in call["arguments"].values() if isinstance(value, str))

@@ -1,7 +1,9 @@
-"""Made-up tasks in the layout of BFCL's multi-turn sets."""
+"""Made-up tasks in the layout of BFCL's multi-turn sets, for the package's own APIs and for the stand-in's."""
 
 import json
 from pathlib import Path
+
+import bfcl_stand_in
 
 from turntree.envs.bfcl.env import SPLITS
 
@@ -9,6 +11,7 @@ ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"
 
 
 def write_bfcl(folder: Path) -> Path:
+    bfcl_stand_in.install()
     folder.mkdir(exist_ok=True)
     for split in SPLITS:
         (folder / f"multi_turn_{split}.jsonl").write_text("\n".join(map(json.dumps, ROWS)))

@@ -1,0 +1,124 @@
+"""A stand-in for the package ``bfcl-eval``, where that is not installed: two small APIs, and six without a function.
+
+They misbehave as the package's own do: they keep what they are given, set what the process shares, raise, and search
+folders that may hold themselves.
+"""
+
+import inspect
+import json
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import mpmath
+
+from turntree.envs.bfcl.apis import APIS
+
+SHARED_CARD = {"balance": 100}
+"""Part of every world with a long context, until an episode has one of its own."""
+_KINDS = {int: "integer", float: "float", str: "string", list: "array"}
+
+
+class Folder:
+    def __init__(self) -> None:
+        self.contents: dict[str, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Folder) and self.contents == other.contents
+
+
+class GorillaFileSystem:
+    def _load_scenario(self, scenario: dict[str, Any], long_context: bool = False) -> None:
+        self.root = self._current_dir = Folder()
+        for folder in scenario.get("root", {}).values():
+            for name, file in folder.pop("contents").items():
+                self.root.contents[name] = file["content"]
+        self.card = SHARED_CARD if long_context else {"balance": 0}
+
+    def mkdir(self, dir_name: str) -> None:
+        self._current_dir.contents[dir_name] = Folder()
+
+    def cp(self, source: str, destination: str) -> dict[str, str]:
+        self._current_dir.contents[destination].contents[source] = self._current_dir.contents[source]
+        return {"result": f"{source} copied"}
+
+    def du(self) -> dict[str, str]:
+        def size(item: Any) -> int:
+            return sum(map(size, item.contents.values())) if isinstance(item, Folder) else len(item)
+
+        return {"disk_usage": f"{size(self.root)} bytes"}
+
+    def touch(self, file_name: str) -> dict[str, str] | None:
+        if file_name in self._current_dir.contents:
+            return {"error": f"{file_name} exists"}
+        self._current_dir.contents[file_name] = ""
+        return None
+
+    def rm(self, file_name: str) -> dict[str, str]:
+        del self._current_dir.contents[file_name]
+        return {"result": f"{file_name} removed"}
+
+    def wc(self, file_name: str, mode: str = "l") -> dict[str, Any]:
+        return {"count": len(self._current_dir.contents[file_name].split()), "type": "words"}
+
+
+class MathAPI:
+    def mean(self, numbers: list) -> dict[str, Any]:  # type: ignore[type-arg]
+        return {"result": sum(numbers) / len(numbers)}
+
+    def power(self, base: float, exponent: float) -> dict[str, Any]:
+        return {"result": base**exponent}
+
+    def round_number(self, number: float, decimal_places: int = 0) -> dict[str, Any]:
+        return {"result": round(number, decimal_places)}
+
+    def square_root(self, number: float, precision: int) -> dict[str, Any]:
+        return {"result": object.__new__(Root)}
+
+    def logarithm(self, value: float, base: float, precision: int) -> dict[str, Any]:
+        mpmath.mp.dps = precision
+        time.sleep(0.001)
+        return {"result": mpmath.mp.dps}
+
+
+class Root:
+    def __repr__(self) -> str:
+        return "Root('2')"
+
+
+def _document(name: str, function: Any) -> dict[str, Any]:
+    parameters = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
+    properties = {one.name: {"type": _KINDS[one.annotation], "description": "What"} for one in parameters}
+    required = [one.name for one in parameters if one.default is one.empty]
+    shape = {"type": "dict", "properties": properties, "required": required}
+    return {"name": name, "description": f"Do {name}.", "parameters": shape}
+
+
+def modules(folder: Path) -> dict[str, ModuleType]:
+    """What ``sys.modules`` must hold; documents are written to ``folder``."""
+    documents = folder / "data" / "multi_turn_func_doc"
+    documents.mkdir(parents=True)
+    made = {"bfcl_eval": ModuleType("bfcl_eval")}
+    made["bfcl_eval"].__file__ = str(folder / "__init__.py")
+    for api, stem in APIS.items():
+        cls: Any = globals().get(api, type(api, (), {}))
+        functions = {name: one for name, one in vars(cls).items() if inspect.isfunction(one) and name[0] != "_"}
+        (documents / f"{stem}.json").write_text("\n".join(json.dumps(_document(*one)) for one in functions.items()))
+        name = f"bfcl_eval.eval_checker.multi_turn_eval.func_source_code.{stem}"
+        made[name] = ModuleType(name)
+        setattr(made[name], api, cls)
+    return made
+
+
+_FOLDER = TemporaryDirectory()
+
+
+def install() -> None:
+    """Use it for the rest of this process, unless the package itself is there."""
+    try:
+        import bfcl_eval  # noqa: F401
+    except ImportError:
+        sys.modules.update(modules(Path(_FOLDER.name)))
