@@ -13,7 +13,7 @@ import argparse
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,21 +29,6 @@ HOW = (
     "machine falls on all of them about alike. On a machine that others load, compare cpu_ratio_to_none, which other "
     "work hardly moves; tokens per second and ratio_to_none hold for a quiet one."
 )
-COLUMNS = {
-    "batch": "batch",
-    "epoch": "epoch",
-    "way": "way",
-    "tokens/s": "tokens_per_second",
-    "tokens/step": "tokens_per_step",
-    "drafter ms/step": "draft_ms_per_step",
-    "width": "width",
-    "ratio to none": "ratio_to_none",
-    "by CPU time": "cpu_ratio_to_none",
-    "reward": "reward",
-    "tokens": "tokens",
-}
-"""Of the table, and the field of a row that each shows."""
-
 Seed = Callable[[int, int, int], int]
 """Seed of an episode by epoch, task and sample, the same whichever way plays it."""
 
@@ -200,8 +185,8 @@ def compare(
         for batch in args.batches:
             count = args.episodes or episodes.get(batch, 2 * batch)
             rows = measured(args, ways, batch, count, places, renderer, seed)
-            shown = ([getattr(row, name) for name in COLUMNS.values()] for row in rows)
-            show(title, list(COLUMNS), shown, words=("way",))
+            columns = [field.name.replace("_", " ") for field in fields(Row)]
+            show(title, columns, map(astuple, rows), words=("way",))
             cells.put(rows)
 
 

@@ -18,6 +18,7 @@ from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
 
+CONTEXT = 256
 WAYS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "n-gram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5},
@@ -36,16 +37,14 @@ REUSE: dict[str, ReuseConfig] = {
 class Stepped(ServedTurns):
     """An engine of the protocol; whoever waits drives it."""
 
-    def __init__(
-        self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any], max_context: int = 256
-    ) -> None:
+    def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
         from vllm import LLM
 
         drafter = WAYS["ours" if way in REUSE else way]
         self.llm = LLM(
             str(folder),
             skip_tokenizer_init=True,
-            max_model_len=max_context,
+            max_model_len=CONTEXT,
             max_num_seqs=batch,
             speculative_config=drafter,
             logprobs_mode="processed_logprobs",
@@ -53,7 +52,7 @@ class Stepped(ServedTurns):
             **arguments,
         )
         size = self.llm.llm_engine.model_config.get_vocab_size()
-        super().__init__(VllmDialect(speculates=drafter is not None), max_context=max_context, vocabulary=size)
+        super().__init__(VllmDialect(speculates=drafter is not None), max_context=CONTEXT, vocabulary=size)
         self._reuse = REUSE.get(way)
         self.spent = Spent()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
