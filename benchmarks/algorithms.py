@@ -136,10 +136,10 @@ def table(done: dict[str, dict[str, Any]], key: str) -> Table:
     return shown
 
 
-def chart(done: dict[str, dict[str, Any]], key: str) -> str:
-    """A line for every run; those of a group share a colour."""
+def chart(groups: dict[str, list[dict[str, Any]]], key: str) -> str:
+    """An SVG with a line for every run; those of a group share a colour."""
     lines = []
-    for place, (name, several) in enumerate(grouped(done, key).items()):
+    for place, (name, several) in enumerate(groups.items()):
         for run in several:
             rewards = moving_average([row["reward"] for row in run["steps"]], WINDOW)
             points = tuple((float(step), value) for step, value in enumerate(rewards, start=1))
@@ -181,9 +181,9 @@ def main() -> None:
         first, last = first_and_last(record["runs"][name])
         console.print(f"{name}: {first:.3f} -> {last:.3f}, {record['runs'][name]['minutes']} min", highlight=False)
     for key in ("algorithm", "mode"):
-        if grouped(record["runs"], key):
+        if groups := grouped(record["runs"], key):
             console.print(table(record["runs"], key))
-            args.json.with_name(f"{args.json.stem}_{key}.svg").write_text(chart(record["runs"], key) + "\n")
+            args.json.with_name(f"{args.json.stem}_{key}.svg").write_text(chart(groups, key) + "\n")
 
 
 if __name__ == "__main__":

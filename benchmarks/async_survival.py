@@ -13,9 +13,7 @@ Without ``--model`` it is a random Llama of some hundred thousand parameters, wh
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from common.provenance import command_line
+from common.script import arguments, keep
 
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
@@ -113,13 +112,12 @@ async def survival(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-6, 3e-6, 1e-5, 3e-5, 1e-4])
     parser.add_argument("--turns", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--updates", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -138,10 +136,8 @@ def main() -> int:
         prompt = renderer.initial(info["messages"], info["tools"])
         requests.append(TurnRequest(prompt, replace(how, seed=number)))
     rows = asyncio.run(survivals(model, requests, args.rates, args.updates))
-    if args.json:
-        name = "tiny" if args.model is None else args.model.name
-        report = {"machine": hardware(), "command": command_line(), "model": name, "rows": rows}
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    name = "tiny" if args.model is None else args.model.name
+    keep(args.json, {"machine": hardware(), "command": command_line(), "model": name, "rows": rows})
     return 0
 
 

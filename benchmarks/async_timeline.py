@@ -24,7 +24,6 @@ Not in it: prompts, environments and rewards, which are the same in all ways; dr
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import json
@@ -38,6 +37,7 @@ from typing import Any
 
 import numpy as np
 from common.provenance import command_line
+from common.script import arguments, keep
 
 from turntree.agents.viewer.chart import Series, line_chart
 
@@ -337,7 +337,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--traces", nargs="+", default=["math_cot_100x8"])
     parser.add_argument("--survival", type=Path, default=RESULTS / "async_survival.json")
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 8, 64])
@@ -349,7 +349,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=3, help="steps before those that count")
     parser.add_argument("--weights", type=float, default=0.5, help="seconds of an update of the engines, in every way")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="an SVG: throughput at each number of devices, over that of sync")
     args = parser.parse_args()
     folder = Path(os.environ.get("TURNTREE_DATA", "../shared")) / "traces"
@@ -376,15 +375,13 @@ def main() -> int:
                     about["ahead"] = ahead
                     rows.append(Row(**about, way=way, **one, **{k: round(v, 3) for k, v in against.items()}))
                 print(table(rows[-len(WAYS) :]).split("\n", 2)[2], flush=True)
-    if args.json:
-        settings = {key: value for key, value in vars(args).items() if not isinstance(value, Path)}
-        report = {
-            "command": command_line(),
-            "settings": settings,
-            "costs": asdict(costs),
-            "survival_of": survival["model"],
-        }
-        args.json.write_text(json.dumps({**report, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+    report = {
+        "command": command_line(),
+        "settings": {key: value for key, value in vars(args).items() if not isinstance(value, Path)},
+        "costs": asdict(costs),
+        "survival_of": survival["model"],
+    }
+    keep(args.json, {**report, "rows": [asdict(row) for row in rows]})
     if args.plot:
         args.plot.write_text(plot(rows, args) + "\n")
     return 0

@@ -12,20 +12,19 @@ Runs that the JSON file has already are kept, so an interrupted benchmark goes o
 
 from __future__ import annotations
 
-import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from algorithms import STYLE, first_and_last
+from algorithms import chart, first_and_last
 from common.provenance import kept_from, provenance
+from common.script import arguments, keep
+from common.verl_training import trained
 
 from turntree.agents.demo.warm_start import warm_started_policy
-from turntree.agents.verl.launch import StepReport, train
-from turntree.agents.viewer.chart import Series, line_chart, moving_average
+from turntree.agents.verl.launch import StepReport
 
 WAYS = {
     "sync": ["mode=sync"],
@@ -48,34 +47,27 @@ FIGURES = {
 """Name of a step's figure -> verl's metric."""
 
 
-def trained(way: str, seed: int, *, steps: int, batch: int) -> dict[str, Any]:
-    """One run.
-
-    Raises:
-        RuntimeError: If verl did not train to the end.
-    """
-    started, rows = time.perf_counter(), []
-
-    def note(report: StepReport) -> None:
-        kept = {name: report.metrics[key] for name, key in FIGURES.items() if key in report.metrics}
-        rows.append({"step": report.step, "reward": report.reward, **kept})
-
+def played(way: str, seed: int, *, steps: int, batch: int) -> dict[str, Any]:
+    """One run."""
+    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [
-            *WAYS[way],
-            f"actor_rollout_ref.model.path={warm_started_policy()}",
-            f"actor_rollout_ref.rollout.seed={seed}",
-            "actor_rollout_ref.actor.optim.lr_warmup_steps=1",
-            f"data.train_batch_size={batch}",
-            "algorithm.rollout_correction.bypass_mode=false",  # the trainer's own log-probabilities
-            f"trainer.total_training_steps={steps}",
-            f"turntree.run_dir={folder}/run",
-            *("turntree.save_policy_every=0", "turntree.record_episodes=false"),
-        ]
-        status = train("demo", overrides, on_step=note)
-    if status != 0 or len(rows) != steps:
-        raise RuntimeError(f"{way}/{seed} ended with status {status} after {len(rows)} of {steps} steps")
+        settings: dict[str, Any] = {
+            "actor_rollout_ref.model.path": warm_started_policy(),
+            "actor_rollout_ref.rollout.seed": seed,
+            "actor_rollout_ref.actor.optim.lr_warmup_steps": 1,
+            "data.train_batch_size": batch,
+            "algorithm.rollout_correction.bypass_mode": False,  # the trainer's own log-probabilities
+            "turntree.save_policy_every": 0,
+            "turntree.record_episodes": False,
+        }
+        reports = trained("demo", Path(folder) / "run", steps, settings, *WAYS[way])
+    rows = [{"step": one.step, "reward": one.reward, **figures_of(one)} for one in reports]
     return {"way": way, "seed": seed, "minutes": round((time.perf_counter() - started) / 60, 2), "steps": rows}
+
+
+def figures_of(report: StepReport) -> dict[str, float]:
+    """Those of ``FIGURES`` that a step has."""
+    return {name: report.metrics[key] for name, key in FIGURES.items() if key in report.metrics}
 
 
 def table(runs: dict[str, dict[str, Any]]) -> str:
@@ -102,26 +94,13 @@ def table(runs: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def plot(runs: dict[str, dict[str, Any]]) -> str:
-    """An SVG with a line for every run; those of a way share a colour."""
-    lines = []
-    for run in runs.values():
-        rewards = moving_average([row["reward"] for row in run["steps"]], 4)
-        points = tuple((float(step), value) for step, value in enumerate(rewards, start=1))
-        style = f"s{[*WAYS].index(run['way'])}"
-        lines.append(Series(name=f"{run['way']}, seed {run['seed']}", style=style, points=points))
-    picture = line_chart(lines, title="Reward of each way, mean of 4 steps", top=1.0)
-    return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{STYLE}", 1)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--batch", type=int, default=16, help="tasks of a step, of 8 samples each")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     started = time.monotonic()
@@ -134,13 +113,13 @@ def main() -> None:
             continue
         if args.minutes is not None and time.monotonic() - started > args.minutes * 60:
             break
-        record["runs"][f"{way}/{seed}"] = run = trained(way, seed, steps=args.steps, batch=args.batch)
+        record["runs"][f"{way}/{seed}"] = run = played(way, seed, steps=args.steps, batch=args.batch)
         print(f"{way}/{seed}: {first_and_last(run)}, {run['minutes']} min", flush=True)
-        if args.json:
-            args.json.write_text(json.dumps(record, indent=1) + "\n")
+        keep(args.json, record)
     print(table(record["runs"]))
     if args.plot:
-        args.plot.write_text(plot(record["runs"]) + "\n")
+        groups = {way: [run for run in record["runs"].values() if run["way"] == way] for way in WAYS}
+        args.plot.write_text(chart(groups, "way") + "\n")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ GPU's driver costs the host, and several processes.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import sys
 import tempfile
 import time
@@ -30,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from common.provenance import provenance
+from common.script import arguments, keep
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
@@ -293,9 +292,8 @@ def off() -> list[Off]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=["drafting", "off"], default=["drafting", "off"])
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     report: dict[str, Any] = provenance(["vllm", "torch", "numpy", "numba"])
     print(report["machine"], report["command"], sep="\n")
@@ -311,8 +309,7 @@ def main() -> None:
                 one = drafting(rows, way, compiled)
                 report["drafting"].append(asdict(one))
                 print(f"{way:10}{rows:9} {one.whole:10.3f} {one.with_the_lock:14.3f} {one.tokens:17.2f}", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    keep(options.json, report)
 
 
 if __name__ == "__main__":

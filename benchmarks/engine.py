@@ -24,6 +24,7 @@ import torch
 from common.provenance import provenance
 from common.script import arguments, keep, show, titled
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from vllm_drafters import CPU
 
 from turntree.agents.engines.local import LocalEngineConfig, Speculation
 from turntree.agents.engines.local.core import EngineCore
@@ -31,14 +32,6 @@ from turntree.agents.engines.local.forward.model import Policy
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-
-VLLM_SETTINGS = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-}
-"""Of the environment, for vLLM: all cores, as the other ways have them."""
 
 QUESTIONS = [
     "A baker sells 12 loaves in the morning and twice as many in the afternoon. How many loaves in all?",
@@ -164,7 +157,7 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
 
 def vllm_epoch(args: argparse.Namespace, prompts: list[list[int]]) -> Callable[[int], None]:
     """All prompts at once through vLLM, which forgets them first."""
-    os.environ.update(VLLM_SETTINGS)
+    os.environ.update(CPU | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"})  # all cores, as the other ways have them
     from vllm import LLM, SamplingParams
 
     engine = LLM(

@@ -5,19 +5,18 @@
 
 Row ``n`` has the seed, position and logits of generator ``n``: peaked and flat distributions in turn, every other one
 with most tokens masked. Tokens are compared with those of the compiled race from the same probabilities, which must be
-the same, and with the exact ones of the logits: the earliest of ``E / exp(logit)`` in float64.
+the same, and with the exact ones of the logits: the earliest of ``E / exp(logit)`` in float64. Figures are added to
+those that ``--out`` has.
 
 Not covered: how long it takes; an interpreter says nothing about that.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import torch
 import triton
 import triton.language as tl
 from common.provenance import provenance
+from common.script import arguments, keep
 
 from turntree.agents.engines.drafting import race_kernel
 from turntree.agents.engines.drafting.race import race
@@ -92,13 +92,12 @@ def parts(first: int, rows: int) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare the kernel of the race with its reference.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0, help="number of the first row")
     parser.add_argument("--vocabulary", type=int, default=151_936)
     parser.add_argument("--block", type=int, default=race_kernel.BLOCK, help="tokens at once")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON; those of an earlier run are added to")
     args = parser.parse_args()
     if args.device == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         sys.exit("Triton runs on the CPU in its interpreter alone; set TRITON_INTERPRET=1, or use --device cuda")
@@ -111,10 +110,9 @@ def main() -> None:
         total = {name: total.get(name, 0) + value for name, value in found.items()}
     for name, value in total.items():
         print(f"{name:<42}{value:>14,}")
-    if args.out:
-        about = provenance(("torch", "triton", "numpy"), device=args.device)
-        settings = {"vocabulary": args.vocabulary, "block": args.block, "interpreter": args.device == "cpu"}
-        args.out.write_text(json.dumps({**about, "settings": settings, "compared": total}, indent=1) + "\n")
+    about = provenance(("torch", "triton", "numpy"), device=args.device)
+    settings = {"vocabulary": args.vocabulary, "block": args.block, "interpreter": args.device == "cpu"}
+    keep(args.out, {**about, "settings": settings, "compared": total})
     differing = [name for name in total if name.startswith(("clocks_with", "other_tokens_of"))]
     sys.exit(any(total[name] for name in differing))
 

@@ -29,6 +29,7 @@ from statistics import quantiles
 from typing import Any
 
 from common.provenance import provenance
+from common.script import arguments, keep
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.engines.ports import free_port
@@ -94,14 +95,13 @@ def summary(ratios: list[float]) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="vLLM's own benchmark of servers with and without the drafter.")
+    parser = arguments(__doc__, "--out")
     parser.add_argument("--model", type=Path, help="directory in Hugging Face format; without it one drawn at random")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each server that are counted")
     parser.add_argument("--prompts", type=int, default=16, help="requests of a round")
     parser.add_argument("--at-once", type=int, default=8, help="requests at once")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each prompt, and of each answer")
     parser.add_argument("--spread", type=float, default=0.5, help="of lengths: how much shorter or longer they may be")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     drafter = ("--speculative-config", json.dumps(speculative_config(4)))
     drafter += ("--additional-config", json.dumps(DrafterSettings().to_additional_config()))
@@ -125,10 +125,8 @@ def main() -> None:
     said = {name: " to ".join(f"{value:.3f}" for value in values) for name, values in found.items()}
     print(f"{args.rounds} rounds of {args.prompts} requests each: {failed:.0f} failed; the time per token is")
     print(f"{said['median']} of that without the drafter (half of the rounds {said['half']}; with 95 % {said['sure']})")
-    if args.out is not None:
-        written = {"ratio": found, "failed": failed, "rounds": rounds}
-        written["provenance"] = provenance(("turntree", "vllm", "torch"))
-        args.out.write_text(json.dumps(written) + "\n")
+    about = provenance(("turntree", "vllm", "torch"))
+    keep(args.out, {"ratio": found, "failed": failed, "rounds": rounds, "provenance": about})
 
 
 if __name__ == "__main__":

@@ -1,56 +1,50 @@
-"""A table in a file that grows by cells: rows of a run take the place of those of the same cells, others stay."""
+"""A table in a file that grows by cells: rows of a run take the place of those of the same batch size, others stay."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.provenance import command_line
+from common.script import keep
 
 
 class Cells:
     """The rows of one machine, with every command that gave some of them."""
 
-    def __init__(self, file: Path | None, *, machine: str, how: str, cell: Sequence[str]) -> None:
+    def __init__(self, file: Path | None, *, machine: str, how: str) -> None:
         """Say what a run is before it measures.
 
         Args:
             file: Where to, ``None`` to keep nothing.
             machine: Machine and versions.
             how: What a reader must know of the figures.
-            cell: Fields of a row that say which cell it belongs to.
 
         Raises:
             ValueError: If the file holds rows of another machine.
         """
-        self._file, self._machine, self._how, self._cell = file, machine, how, tuple(cell)
+        self._file, self._machine, self._how = file, machine, how
         if (there := self._read()["machine"]) != machine:
             raise ValueError(f"{file} holds rows of {there!r}, this is {machine!r}: name another file or move that one")
 
     def put(self, rows: Sequence[Any]) -> None:
-        """Write rows of some cells, which are dataclasses; their order within a cell stays."""
+        """Write rows of some batch sizes, which are dataclasses; their order within an epoch stays."""
         if self._file is None:
             return
         old, new = self._read(), [asdict(row) for row in rows]
-        measured = {self._key(row) for row in new}
-        kept = [row for row in old["rows"] if self._key(row) not in measured]
+        measured = {row["batch"] for row in new}
+        kept = [row for row in old["rows"] if row["batch"] not in measured]
         every = sorted(kept + new, key=lambda row: (row["batch"], row["epoch"]))
         command = command_line()
         commands = [*(c for c in old["commands"] if c != command), command]
         table = {"machine": self._machine, "how": self._how, "commands": commands, "rows": every}
-        partial = self._file.with_name(f".{self._file.name}.partial")
-        partial.write_text(json.dumps(table, indent=1) + "\n")
-        os.replace(partial, self._file)
+        keep(self._file, table)
 
     def _read(self) -> dict[str, Any]:
         if self._file is None or not self._file.exists():
             return {"machine": self._machine, "commands": [], "rows": []}
         found: dict[str, Any] = json.loads(self._file.read_text())
         return found
-
-    def _key(self, row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(row[name] for name in self._cell)

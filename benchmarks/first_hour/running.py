@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.provenance import kept_from, provenance
+from common.script import keep
 
 from first_hour.setting import Row
 from first_hour.stages import Stage
@@ -57,9 +58,7 @@ class Results:
 
     def put(self, name: str, result: Result) -> None:
         self.report["stages"][name] = result
-        partial = self.file.with_name(f".{self.file.name}.partial")
-        partial.write_text(json.dumps(self.report, indent=1) + "\n")
-        os.replace(partial, self.file)
+        keep(self.file, self.report)
 
 
 def run_all(

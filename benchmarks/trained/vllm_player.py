@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from turntree.agents.engines.protocol import DraftStats, Engine, Sampling, derive_seed
+from trained.side_by_side import Spent
+from turntree.agents.engines.protocol import DraftStats, Engine
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, sampling_params
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.guesses.config import ReuseConfig, ReuseMode
 from turntree.agents.guesses.prefix_reuse import PrefixReuse
-from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.rollout import rollout
-from turntree.agents.verl.episodes.dataset import make_env
 
+CONTEXT = 256
 WAYS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "n-gram": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5},
@@ -34,50 +34,17 @@ REUSE: dict[str, ReuseConfig] = {
 """Ways in which a turn also begins with one of the epoch before."""
 
 
-@dataclass(kw_only=True)
-class Spent:
-    """What some episodes cost."""
-
-    tokens: int = 0
-    """Sampled."""
-    steps: int = 0
-    """Of the engine."""
-    row_steps: int = 0
-    """Requests that sampled, summed over steps."""
-    seconds: float = 0.0
-    """In the engine's steps."""
-    cpu_seconds: float = 0.0
-    """Of this process's processor time in them."""
-    draft_seconds: float = 0.0
-    """Of them in the drafter."""
-    episodes: int = 0
-    rewards: float = 0.0
-    """Of the episodes together."""
-
-    @property
-    def reward(self) -> float:
-        """Mean of the episodes."""
-        return self.rewards / self.episodes
-
-    def add(self, other: Spent) -> None:
-        """What others cost besides."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-
 class Stepped(ServedTurns):
     """An engine of the protocol; whoever waits drives it."""
 
-    def __init__(
-        self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any], max_context: int = 256
-    ) -> None:
+    def __init__(self, way: str, folder: Path, *, batch: int, arguments: dict[str, Any]) -> None:
         from vllm import LLM
 
         drafter = WAYS["ours" if way in REUSE else way]
         self.llm = LLM(
             str(folder),
             skip_tokenizer_init=True,
-            max_model_len=max_context,
+            max_model_len=CONTEXT,
             max_num_seqs=batch,
             speculative_config=drafter,
             logprobs_mode="processed_logprobs",
@@ -85,7 +52,7 @@ class Stepped(ServedTurns):
             **arguments,
         )
         size = self.llm.llm_engine.model_config.get_vocab_size()
-        super().__init__(VllmDialect(speculates=drafter is not None), max_context=max_context, vocabulary=size)
+        super().__init__(VllmDialect(speculates=drafter is not None), max_context=CONTEXT, vocabulary=size)
         self._reuse = REUSE.get(way)
         self.spent = Spent()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
@@ -127,6 +94,12 @@ class Stepped(ServedTurns):
         if isinstance(self.turns, PrefixReuse):
             self.turns.close_step()
 
+    @contextmanager
+    def counting(self, spent: Spent) -> Iterator[None]:
+        """Add what the steps of the block cost."""
+        self.spent = spent
+        yield
+
     async def _ask(self, name: str, asked: VllmRequest) -> Any:
         from vllm.sampling_params import RequestOutputKind
 
@@ -157,36 +130,3 @@ class Stepped(ServedTurns):
                     self._waiting.pop(answer.request_id).set_result(answer)
             for _ in range(4):  # let those who got an answer ask again
                 await asyncio.sleep(0)
-
-
-class Loop:
-    """Plays all samples of all tasks, ``batch`` at once, samples of a task side by side."""
-
-    def __init__(self, renderer: Renderer, env: str, kwargs: dict[str, Any], *, tasks: int, samples: int) -> None:
-        self._renderer = renderer
-        self._make = lambda: make_env(env, kwargs)
-        self._jobs = [(task, sample) for task in range(tasks) for sample in range(samples)]
-        self._envs: list[Any] = []
-
-    def play(self, engine: Stepped, *, batch: int, first: int, count: int) -> Spent:
-        """``count`` episodes from the one of number ``first``."""
-        while len(self._envs) < batch:
-            self._envs.append(self._make())
-        jobs = iter(self._jobs[first : first + count])
-        spent = engine.spent = Spent()
-
-        async def one(env: Any) -> None:
-            for task, sample in jobs:
-                sampling = Sampling(temperature=1.0, seed=derive_seed(task, sample))
-                episode = await rollout(env, engine.turns, self._renderer, index=task, seed=task, sampling=sampling)
-                if episode.masked:
-                    raise RuntimeError(f"an episode failed: {episode.failure}")
-                spent.tokens += sum(len(turn.completion.token_ids) for turn in episode.turns)
-                spent.rewards += episode.reward
-                spent.episodes += 1
-
-        async def all_() -> None:
-            await asyncio.gather(*(one(env) for env in self._envs[:batch]))
-
-        asyncio.run(all_())
-        return spent

@@ -18,9 +18,9 @@ class Row:
 
 @pytest.fixture
 def cells(tmp_path: Path) -> Callable[..., Any]:
-    def make(*cell: str, machine: str = "here") -> Any:
+    def make(machine: str = "here") -> Any:
         module = benchmark_module("common.cells")
-        return module.Cells(tmp_path / "table.json", machine=machine, how="alone", cell=cell)
+        return module.Cells(tmp_path / "table.json", machine=machine, how="alone")
 
     return make
 
@@ -29,14 +29,12 @@ def held(folder: Path) -> list[tuple[int, int, str]]:
     return [tuple(row.values()) for row in json.loads((folder / "table.json").read_text())["rows"]]
 
 
-def test_rows_of_the_same_cells_are_replaced_and_others_stay(cells, tmp_path, monkeypatch):
+def test_rows_of_the_same_batch_size_are_replaced_and_others_stay(cells, tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["first.py"])
-    cells("batch").put([Row(4, 1, "a"), Row(4, 2, "b"), Row(1, 1, "c")])
+    cells().put([Row(4, 1, "a"), Row(4, 2, "b"), Row(1, 1, "c")])
     monkeypatch.setattr("sys.argv", ["second.py", "--batches", "4"])
-    cells("batch").put([Row(4, 1, "d")])
+    cells().put([Row(4, 1, "d")])
     assert held(tmp_path) == [(1, 1, "c"), (4, 1, "d")]
-    cells("batch", "epoch").put([Row(4, 2, "e"), Row(4, 2, "f")])
-    assert held(tmp_path) == [(1, 1, "c"), (4, 1, "d"), (4, 2, "e"), (4, 2, "f")]
     table = json.loads((tmp_path / "table.json").read_text())
     assert table["commands"] == ["python first.py", "python second.py --batches 4"]
     assert (table["machine"], table["how"]) == ("here", "alone")
@@ -44,11 +42,11 @@ def test_rows_of_the_same_cells_are_replaced_and_others_stay(cells, tmp_path, mo
 
 
 def test_without_a_file_nothing_is_kept_and_rows_of_two_machines_do_not_share_one(tmp_path, cells):
-    benchmark_module("common.cells").Cells(None, machine="here", how="", cell=["batch"]).put([Row(1, 1, "a")])
+    benchmark_module("common.cells").Cells(None, machine="here", how="").put([Row(1, 1, "a")])
     assert not list(tmp_path.iterdir())
-    cells("batch").put([Row(1, 1, "a")])
+    cells().put([Row(1, 1, "a")])
     with pytest.raises(ValueError, match="holds rows of 'here', this is 'there'"):
-        cells("batch", machine="there")
+        cells(machine="there")
     assert held(tmp_path) == [(1, 1, "a")]
 
 

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 from benchmark_modules import benchmark_module
 
@@ -15,13 +14,3 @@ def test_advantages_are_normalised_within_a_task_and_every_epoch_has_the_same_ta
     )
     assert [setting.indices(step) for step in range(3)] == [[0, 1], [2, 3], [4, 5]]
     assert setting.indices(4) == setting.indices(1)
-
-
-def test_few_recorded_tokens_cost_acceptance_and_the_rule_stays_exact() -> None:
-    at = benchmark_module("reusing.acceptance").at
-    p, q = np.random.default_rng(0).dirichlet(np.ones(8), (2, 50))
-    kept, by_all, distance, naive = at(p, q, 1)
-    assert kept < by_all
-    assert distance < 1e-12
-    assert naive > 1, "the control must see what the drawn token's own probability does"
-    assert at(p, q, 8)[0] == pytest.approx(by_all)

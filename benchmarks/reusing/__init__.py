@@ -1,1 +1,0 @@
-"""The ways to use earlier rollouts, for ``reuse.py``."""

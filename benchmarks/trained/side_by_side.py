@@ -1,0 +1,243 @@
+"""Ways to draft in one engine, side by side: they play the same dialogues by turns, epoch after epoch.
+
+A tiny policy, warm-started and trained a little between epochs (``trained.snapshots``), plays the same multi-turn tasks
+in each epoch, up to ``batch`` dialogues at once. For each batch size all ways begin with nothing drafted, and take
+turns after each part of an epoch, in the opposite order every second time, so that each ratio is of neighbours in time.
+
+Nothing heavy is imported before ``compare``: engines read the environment when they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from common.cells import Cells
+from common.episodes import play_all
+from common.script import arguments, show
+
+from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.evaluation.machine import hardware
+
+HOW = (
+    "The ways take turns after each part of an epoch, in the opposite order every second time: other work on the "
+    "machine falls on all of them about alike. On a machine that others load, compare cpu_ratio_to_none, which other "
+    "work hardly moves; tokens per second and ratio_to_none hold for a quiet one."
+)
+Seed = Callable[[int, int, int], int]
+"""Seed of an episode by epoch, task and sample, the same whichever way plays it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One way in one epoch at one batch size."""
+
+    batch: int
+    epoch: int
+    way: str
+    tokens_per_second: float
+    tokens_per_step: float
+    """Of a request that samples."""
+    step_ms: float
+    """Milliseconds of a step, the drafter's included."""
+    draft_ms_per_step: float
+    """Milliseconds of it in the drafter."""
+    width: float
+    """Tokens of a request in a pass, the last sampled one and padding included; 0 where nobody counts them."""
+    ratio_to_none: float
+    """Tokens per second against those without drafts in the same epoch."""
+    cpu_ratio_to_none: float
+    """The same per second of processor time; of no use on a GPU."""
+    reward: float
+    tokens: int
+    """Sampled in all."""
+
+
+@dataclass(kw_only=True)
+class Spent:
+    """What some episodes cost."""
+
+    tokens: int = 0
+    """Sampled."""
+    row_steps: int = 0
+    """Requests that sampled, summed over steps."""
+    steps: int = 0
+    """Of the engine, as far as it counts them."""
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of processor time, where the engine runs."""
+    draft_seconds: float = 0.0
+    """In the drafter."""
+    rows: int = 0
+    """Requests of the passes whose tokens are counted."""
+    verified: int = 0
+    """Tokens of these passes."""
+    rewards: float = 0.0
+    """Of the episodes together."""
+    episodes: int = 0
+
+    def add(self, other: Spent) -> None:
+        """What others cost besides."""
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+    def row(self, batch: int, epoch: int, way: str, none: Spent) -> Row:
+        """As figures, beside what plain decoding cost."""
+        return Row(
+            batch=batch,
+            epoch=epoch + 1,
+            way=way,
+            tokens_per_second=round(self.tokens / self.seconds, 1),
+            tokens_per_step=round(self.tokens / self.row_steps, 3),
+            step_ms=round(1e3 * self.seconds / self.steps, 3) if self.steps else 0.0,
+            draft_ms_per_step=round(1e3 * self.draft_seconds / self.steps, 3) if self.steps else 0.0,
+            width=round(self.verified / self.rows, 2) if self.rows else 0.0,
+            ratio_to_none=round(self.tokens / self.seconds / (none.tokens / none.seconds), 3),
+            cpu_ratio_to_none=round(self.tokens / self.cpu_seconds / (none.tokens / none.cpu_seconds), 3),
+            reward=round(self.rewards / self.episodes, 3),
+            tokens=self.tokens,
+        )
+
+
+class Way(Protocol):
+    """An engine with one kind of drafts."""
+
+    turns: Engine
+    """Samples the turns."""
+
+    def forget(self) -> None:
+        """Begin with nothing drafted."""
+
+    def load(self, folder: Path) -> None:
+        """Take the weights of the next epoch; keys and values of before are dropped."""
+
+    def counting(self, spent: Spent) -> AbstractContextManager[None]:
+        """Add to ``spent`` all but tokens, rewards and episodes of what is played in the block."""
+
+    def close(self) -> None:
+        """End the engine."""
+
+
+def parser_of(about: str | None, ways: Sequence[str], further: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The arguments of a comparison.
+
+    Args:
+        about: Head of the script.
+        ways: Played by default.
+        further: Others that there are.
+    """
+    parser = arguments(about)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--ways", nargs="+", metavar="WAY", default=ways, choices=[*ways, *further])
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--parts", type=int, default=4, help="of an epoch; the ways take turns after each")
+    parser.add_argument("--episodes", type=int, help="of an epoch, the same for all batch sizes")
+    parser.add_argument("--samples", type=int, default=4, help="episodes of a task")
+    parser.add_argument("--layers", type=int, default=9, help="of the widened policy")
+    parser.add_argument("--width", type=int, default=4096, help="of its feed-forward parts")
+    parser.add_argument("--model", type=Path, help="play these weights in every epoch, with no training between")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning-rate", type=float, default=5e-4, help="of the step between two epochs")
+    return parser
+
+
+def compare(
+    args: argparse.Namespace,
+    start: Callable[[str, Path], Way],
+    *,
+    engine: str,
+    episodes: Mapping[int, int],
+    seed: Seed,
+) -> None:
+    """Measure, print and keep all ways at all batch sizes.
+
+    Args:
+        args: Of ``parser_of``; rows of other batch sizes in ``json`` are kept.
+        start: Opens a way with some weights.
+        engine: Name and version.
+        episodes: Of an epoch by batch size, unless ``args`` says otherwise; twice the batch size where there is none.
+        seed: Of the episodes.
+    """
+    if "none" not in args.ways:
+        raise SystemExit("the others are compared with none: name it among the ways")
+    import torch
+    from transformers import AutoTokenizer
+
+    from trained.snapshots import snapshots
+    from turntree.agents.loop.renderer import Renderer
+
+    title = f"{hardware(args.device)}, {torch.get_num_threads()} threads; {engine}; {args.dtype}"
+    cells = Cells(args.json, machine=title, how=HOW)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        places = [args.model] * args.epochs if args.model else snapshots(
+            Path(folder), epochs=args.epochs, tasks=48, samples=4, layers=args.layers, width=args.width,
+            learning_rate=args.learning_rate,
+        )  # fmt: skip
+        renderer = Renderer(AutoTokenizer.from_pretrained(places[0]))
+        ways = {way: opened.enter_context(closing(start(way, places[0]))) for way in args.ways}
+        for batch in args.batches:
+            count = args.episodes or episodes.get(batch, 2 * batch)
+            rows = measured(args, ways, batch, count, places, renderer, seed)
+            columns = [field.name.replace("_", " ") for field in fields(Row)]
+            show(title, columns, map(astuple, rows), words=("way",))
+            cells.put(rows)
+
+
+def measured(
+    args: argparse.Namespace,
+    ways: Mapping[str, Way],
+    batch: int,
+    count: int,
+    places: Sequence[Path],
+    renderer: Any,
+    seed: Seed,
+) -> list[Row]:
+    """All ways at one batch size."""
+
+    def played(way: Way, epoch: int, jobs: range) -> Spent:
+        return play(way, renderer, batch=batch, epoch=epoch, jobs=jobs, samples=min(args.samples, count), seed=seed)
+
+    for way in ways.values():  # threads, kernels and caches of the machine, and the first weights
+        way.forget()
+        way.load(places[0])
+        played(way, 0, range(min(count, 2 * batch)))
+        way.forget()
+    parts = min(args.parts, -(-count // batch))
+    spent = {(epoch, name): Spent() for epoch in range(len(places)) for name in ways}
+    for epoch, place in enumerate(places):
+        for way in ways.values():
+            way.load(place)
+        for part in range(parts):
+            jobs = range(count * part // parts, count * (part + 1) // parts)
+            for name in list(ways)[:: -1 if (epoch * parts + part) % 2 else 1]:
+                spent[epoch, name].add(played(ways[name], epoch, jobs))
+    return [one.row(batch, epoch, name, spent[epoch, "none"]) for (epoch, name), one in spent.items()]
+
+
+def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, samples: int, seed: Seed) -> Spent:
+    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side."""
+    from trained.snapshots import ENV, ENV_KWARGS
+    from turntree.agents.loop.rollout import rollout
+    from turntree.agents.verl.episodes.dataset import make_env
+
+    async def one(env: Any, task: int, sample: int) -> Any:
+        sampling = Sampling(temperature=1.0, seed=seed(epoch, task, sample))
+        return await rollout(env, way.turns, renderer, index=task, seed=task, sampling=sampling)
+
+    envs, spent = [make_env(ENV, ENV_KWARGS) for _ in range(batch)], Spent()
+    with way.counting(spent):
+        episodes = play_all(envs, (divmod(job, samples) for job in jobs), one)
+    for episode in episodes:
+        if episode.masked:
+            raise RuntimeError(f"an episode failed: {episode.failure}")
+        spent.tokens += sum(len(turn.completion.token_ids) for turn in episode.turns)
+        spent.rewards += episode.reward
+        spent.episodes += 1
+    return spent
