@@ -4,7 +4,7 @@ What is played and how: ``trained.side_by_side``. Batch sizes do not learn from 
 apart by environment, and SGLang's n-gram corpus is emptied whenever the cache is, as it is between epochs. Drafts of
 all ways are verified by the same rule, sample and match. Seconds are wall time of the whole loop, environment and
 client included; seconds of processors in the engine's scheduler, which runs the passes, hardly depend on other work.
-Steps and width are those of turntree's worker. Each epoch has fresh noise.
+Steps and width are those of turntree's worker.
 
 On the CPU the kernels are stand-ins in plain PyTorch and Python (``tests/support/cpu_kernels``): a loop over requests
 in the attention of trees, and one over nodes in their verification, which no GPU has.
@@ -28,7 +28,7 @@ from typing import Any
 import psutil
 from trained.side_by_side import Spent, compare, parser_of
 
-from turntree.agents.engines.protocol import Completion, TurnRequest, derive_seed
+from turntree.agents.engines.protocol import Completion, TurnRequest
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 WAYS = ("none", "NGRAM", "ours")
@@ -129,10 +129,7 @@ def main() -> None:
     def start(way: str, model: Path) -> Apart:
         return Apart(way, model, args)
 
-    def seed(epoch: int, task: int, sample: int) -> int:
-        return derive_seed(args.seed, epoch, task, sample)
-
-    compare(args, start, engine=f"SGLang {version('sglang')}", episodes=EPISODES, seed=seed)
+    compare(args, start, engine=f"SGLang {version('sglang')}", episodes=EPISODES)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """vLLM without drafts, with its n-gram and suffix drafters, with turntree's, and with whole turns used again.
 
 What is played and how: ``trained.side_by_side``. Seconds are those of the engine's steps, drafting included. A step's
-scoring of a stored turn counts as a step. An episode has the same noise in every epoch.
+scoring of a stored turn counts as a step.
 
     python benchmarks/vllm_drafters.py [--batches 1 4 16 64] [--json OUT]           # CPU
     python benchmarks/vllm_drafters.py --ways none ours "ours + replay" --epochs 2
@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from trained.side_by_side import compare, parser_of
-
-from turntree.agents.engines.protocol import derive_seed
 
 CPU = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -57,10 +55,7 @@ def main() -> None:
     def start(way: str, folder: Path) -> Stepped:
         return Stepped(way, folder, batch=max(args.batches), arguments=arguments)
 
-    def seed(epoch: int, task: int, sample: int) -> int:
-        return derive_seed(task, sample)
-
-    compare(args, start, engine=f"vLLM {version('vllm')}", episodes=EPISODES, seed=seed)
+    compare(args, start, engine=f"vLLM {version('vllm')}", episodes=EPISODES)
 
 
 if __name__ == "__main__":

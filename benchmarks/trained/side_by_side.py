@@ -21,7 +21,7 @@ from common.cells import Cells
 from common.episodes import play_all
 from common.script import arguments, show
 
-from turntree.agents.engines.protocol import Engine, Sampling
+from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.evaluation.machine import hardware
 
 HOW = (
@@ -29,8 +29,6 @@ HOW = (
     "machine falls on all of them about alike. On a machine that others load, compare cpu_ratio_to_none, which other "
     "work hardly moves; tokens per second and ratio_to_none hold for a quiet one."
 )
-Seed = Callable[[int, int, int], int]
-"""Seed of an episode by epoch, task and sample, the same whichever way plays it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +152,6 @@ def compare(
     *,
     engine: str,
     episodes: Mapping[int, int],
-    seed: Seed,
 ) -> None:
     """Measure, print and keep all ways at all batch sizes.
 
@@ -163,7 +160,6 @@ def compare(
         start: Opens a way with some weights.
         engine: Name and version.
         episodes: Of an epoch by batch size, unless ``args`` says otherwise; twice the batch size where there is none.
-        seed: Of the episodes.
     """
     if "none" not in args.ways:
         raise SystemExit("the others are compared with none: name it among the ways")
@@ -184,7 +180,7 @@ def compare(
         ways = {way: opened.enter_context(closing(start(way, places[0]))) for way in args.ways}
         for batch in args.batches:
             count = args.episodes or episodes.get(batch, 2 * batch)
-            rows = measured(args, ways, batch, count, places, renderer, seed)
+            rows = measured(args, ways, batch, count, places, renderer)
             columns = [field.name.replace("_", " ") for field in fields(Row)]
             show(title, columns, map(astuple, rows), words=("way",))
             cells.put(rows)
@@ -197,12 +193,13 @@ def measured(
     count: int,
     places: Sequence[Path],
     renderer: Any,
-    seed: Seed,
 ) -> list[Row]:
     """All ways at one batch size."""
 
     def played(way: Way, epoch: int, jobs: range) -> Spent:
-        return play(way, renderer, batch=batch, epoch=epoch, jobs=jobs, samples=min(args.samples, count), seed=seed)
+        return play(
+            way, renderer, batch=batch, epoch=epoch, jobs=jobs, samples=min(args.samples, count), seed=args.seed
+        )
 
     for way in ways.values():  # threads, kernels and caches of the machine, and the first weights
         way.forget()
@@ -221,14 +218,14 @@ def measured(
     return [one.row(batch, epoch, name, spent[epoch, "none"]) for (epoch, name), one in spent.items()]
 
 
-def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, samples: int, seed: Seed) -> Spent:
-    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side."""
+def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, samples: int, seed: int) -> Spent:
+    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side; each epoch has noise of its own."""
     from trained.snapshots import ENV, ENV_KWARGS
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.verl.episodes.dataset import make_env
 
     async def one(env: Any, task: int, sample: int) -> Any:
-        sampling = Sampling(temperature=1.0, seed=seed(epoch, task, sample))
+        sampling = Sampling(temperature=1.0, seed=derive_seed(seed, epoch, task, sample))
         return await rollout(env, way.turns, renderer, index=task, seed=task, sampling=sampling)
 
     envs, spent = [make_env(ENV, ENV_KWARGS) for _ in range(batch)], Spent()
