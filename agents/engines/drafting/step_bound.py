@@ -53,27 +53,31 @@ def draft_length(rows: int, longest: int) -> int:
     return min(longest, max(_SHORTEST, _TOGETHER // max(rows, 1)))
 
 
-def common_length(lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
+def common_length(lengths: NDArray[np.int32], choices: Sequence[int], most: int) -> int:
     """Length that all drafts of a step get where its graphs are for drafts of one length; shorter ones are filled up.
 
-    It is no longer than it has to be, nor than ``draft_length`` allows. Half of the places are drafts, unless all of
-    them are free.
+    It is no longer than it has to be, nor than ``draft_length`` allows. A quarter of the places are drafts, unless all
+    places are free: a request-step takes about ten times as long as one more token in it (estimated, not measured), so
+    more than that would cost what the drafts gain.
 
     Args:
         lengths: Tokens of each draft, shape (rows,).
         choices: Lengths to choose from beside 0, ascending.
+        most: Most tokens of all drafts together.
 
-    >>> few, many = np.array([1, 2, 7, 0]), np.array([8] * 100 + [0] * 156)
-    >>> common_length(few, [2, 4, 8]), common_length(many, [2, 4, 8]), common_length(many[:150], [2, 4, 8])
+    >>> few, many = np.array([1, 2, 7, 0]), np.array([8] * 50 + [0] * 206)
+    >>> common_length(few, [2, 4, 8], 32), common_length(many, [2, 4, 8], 2048), common_length(many[:90], [2, 4, 8], 2048)
     (8, 0, 8)
+    >>> common_length(few, [2, 4, 8], 16)
+    4
     """
     rows, longest = len(lengths), int(lengths.max(initial=0))
-    most = draft_length(rows, choices[-1])
+    most = min(most, rows * draft_length(rows, choices[-1]), VERIFIED - rows)
     found = 0
     for choice in choices:
-        if found >= longest or choice > most or rows * (1 + choice) > VERIFIED:
+        if found >= longest or rows * choice > most:
             break
-        if rows * (1 + choice) > FREE and 2 * int(np.minimum(lengths, choice).sum()) < rows * choice:
+        if rows * (1 + choice) > FREE and 4 * int(np.minimum(lengths, choice).sum()) < rows * choice:
             break
         found = choice
     return found

@@ -40,13 +40,18 @@ def graph_sizes(rows: int, longest: int) -> dict[str, Any]:
     >>> len(sizes), sizes[:5], sizes[-2:]
     (79, [1, 2, 4, 8, 16], [2240, 2304])
     """
-    most = max(count * (1 + draft_length(count, longest)) for count in range(1, rows + 1))
+    most = _most_tokens(rows, longest)
     sizes = {1, 2, 4, *range(8, _FINE, 8), *range(_FINE, _IN_PIECES, 16), *range(_IN_PIECES, most, 64), most}
     return {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": sorted(n for n in sizes if n <= most)}
 
 
+def _most_tokens(rows: int, longest: int) -> int:
+    """Of a step with drafts."""
+    return max(count * (1 + draft_length(count, longest)) for count in range(1, rows + 1))
+
+
 def install(runner: Any) -> None:
-    """Let a model runner with turntree's drafter on a GPU have both families of graphs; others stay as they are.
+    """Let a model runner with turntree's drafter on a GPU have graphs for drafts; others stay as they are.
 
     Args:
         runner: A ``GPUModelRunner`` of vLLM's V1 engine, whose graphs are not captured yet.
@@ -65,9 +70,9 @@ def draft_lengths(longest: int) -> list[int]:
     return [*(length for length in (2, 4, 8, 16, 32) if length < longest), longest]
 
 
-def _batches(rows: int, length: int, longest: int) -> list[int]:
-    """Requests of the graphs for drafts of one length."""
-    most = min(rows, VERIFIED // (1 + length))
+def _batches(rows: int, length: int, longest: int, tokens: int) -> list[int]:
+    """Requests of the graphs for drafts of one length, each of at most so many tokens."""
+    most = min(rows, tokens // (1 + length))
     counts = sorted({1, 2, 4, *range(8, 64, 8), *range(64, most, 32), most})
     return [n for n in counts if n <= most and length <= draft_length(n, longest)]
 
@@ -127,12 +132,14 @@ class DraftGraphs:
         }
         if takes == {"ALWAYS"}:
             self._add_by_tokens()
+            for pieces in (keys[kind] for kind in keys if kind != self._full):
+                pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
         elif takes <= {"ALWAYS", "UNIFORM_BATCH"} and self._runs_alone():
-            self._add_by_length()
-        else:
-            return
-        for pieces in (keys[kind] for kind in keys if kind != self._full):
-            pieces.intersection_update([key for key in pieces if key.num_tokens <= _IN_PIECES])
+            scheduler = self._vllm_config.scheduler_config
+            rows, batched = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
+            tokens = min(_most_tokens(rows, self._longest), VERIFIED, batched)
+            if tokens <= self._dispatcher.compilation_config.max_cudagraph_capture_size:
+                self._add_by_length(rows, tokens)
 
     def _takes(self, backend: Any, spec: Any) -> str:
         """The batches that an attention takes from a graph, in vLLM's words."""
@@ -143,9 +150,12 @@ class DraftGraphs:
         return support if support == "ALWAYS" or backend.get_name() == "FLASHINFER" else "NEVER"
 
     def _runs_alone(self) -> bool:
-        """Whether no other engine runs steps of the same size, and no adapter has graphs of its own."""
+        """Whether nobody else pads the same steps: other engines, stages or ranks of a model, graphs of adapters."""
         config = self._vllm_config
-        return bool(config.parallel_config.data_parallel_size == 1 and config.lora_config is None)
+        parallel = config.parallel_config
+        engines = parallel.data_parallel_size * parallel.pipeline_parallel_size * parallel.decode_context_parallel_size
+        in_parts = self._dispatcher.compilation_config.pass_config.enable_sp
+        return bool(engines == 1 and not in_parts and config.lora_config is None)
 
     def _add_by_tokens(self) -> None:
         self._by_tokens = True
@@ -154,13 +164,12 @@ class DraftGraphs:
             key = self._dispatcher._create_padded_batch_descriptor(size, False, adapters > 0, adapters)
             self._dispatcher.add_cudagraph_key(self._full, key)
 
-    def _add_by_length(self) -> None:
+    def _add_by_length(self, rows: int, tokens: int) -> None:
         key: Any = importlib.import_module("vllm.forward_context").BatchDescriptor
-        rows = self._vllm_config.scheduler_config.max_num_seqs
         lengths = draft_lengths(self._longest)
         for length in lengths:
             queries = 1 + length
-            batches = _batches(rows, length, self._longest)
+            batches = _batches(rows, length, self._longest, tokens)
             self._by_length[queries] = [key(num_tokens=n * queries, num_reqs=n, uniform=True) for n in batches]
             for one in self._by_length[queries]:
                 self._dispatcher.add_cudagraph_key(self._full, one)

@@ -2,9 +2,9 @@
 
 A step's tokens reach the host by the copy that vLLM makes for its scheduler anyway. The drafting thread waits for it,
 commits them and drafts; before the next step's inputs are made ``trim`` waits for that thread, uploads the drafts, and
-gives back the places that have none. In a step of few tokens all places stay, and only its input ids wait. Steps
-without drafts before or after them are only kept, and read several at a time, so that they cost what they cost without
-a drafter.
+gives back the places that have none. In a step of few tokens all places that may have one stay, and only its input ids
+wait. Steps without drafts before or after them are only kept, and read several at a time, so that they cost what they
+cost without a drafter.
 
 A turn that ends in a step still takes part in the next one, whose tokens ``ChainRows`` ignores.
 """
@@ -147,7 +147,7 @@ class OverlappedDrafter(ForestDrafter):
         if scheduler_output.total_num_scheduled_tokens > FREE:
             self.upload()
             kept = self._lengths[:rows]
-        else:  # all places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
+        else:  # these places are verified, whatever comes to stand there; the drafts are waited for in ``upload``
             kept = np.full(rows, self._width, np.int32)
         scheduled, spare = scheduler_output.num_scheduled_tokens, 0
         short = np.flatnonzero(kept < self._planned)
@@ -212,7 +212,7 @@ class OverlappedDrafter(ForestDrafter):
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
         if self.lengths:
-            lengths[:] = self._alike(drafts, lengths, self.lengths)
+            lengths[:] = self._alike(drafts, lengths, self.lengths, most)
         np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
 
     def _read_all(self, steps: list[_Step]) -> None:

@@ -41,8 +41,10 @@ class Runner:
         self.cudagraph_dispatcher = CudagraphDispatcher(
             SimpleNamespace(
                 compilation_config=self.compilation,
-                scheduler_config=SimpleNamespace(max_num_seqs=ROWS),
-                parallel_config=SimpleNamespace(data_parallel_size=1),
+                scheduler_config=SimpleNamespace(max_num_seqs=ROWS, max_num_batched_tokens=8192),
+                parallel_config=SimpleNamespace(
+                    data_parallel_size=1, pipeline_parallel_size=1, decode_context_parallel_size=1
+                ),
                 lora_config=None,
                 num_speculative_tokens=longest,
             )
@@ -174,7 +176,8 @@ def alike(made: Runner, rows: int, length: int) -> tuple[Any, Any]:
 def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_for_those(
     one_length: Runner, rows: int
 ) -> None:
-    lengths = [common_length(np.full(rows, most, np.int32), one_length.drafter.lengths) for most in range(33)]
+    choices = one_length.drafter.lengths
+    lengths = [common_length(np.full(rows, most, np.int32), choices, 8192) for most in range(33)]
     assert lengths[0] == 0
     assert lengths[-1] >= (8 if rows < 228 else 4)
     for length in lengths:
@@ -218,17 +221,48 @@ def test_drafts_of_unequal_lengths_run_in_pieces_where_attention_does_not_take_t
     )
 
 
-@pytest.mark.parametrize(("engines", "backend"), [(2, "FLASHINFER"), (1, "GDN_ATTN")])
-def test_where_steps_need_one_size_or_one_length_only_those_without_drafts_have_graphs(
-    engines: int, backend: str
+@pytest.mark.parametrize(
+    ("backend", "what", "name", "value"),
+    [
+        ("FLASHINFER", "parallel_config", "data_parallel_size", 2),
+        ("FLASHINFER", "parallel_config", "pipeline_parallel_size", 2),
+        ("FLASHINFER", "parallel_config", "decode_context_parallel_size", 2),
+        ("FLASHINFER", "pass_config", "enable_sp", True),
+        ("FLASHINFER", "", "lora_config", True),
+        ("GDN_ATTN", "", "lora_config", None),
+    ],
+)
+def test_where_others_pad_the_same_steps_or_drafts_need_one_length_only_those_without_drafts_have_graphs(
+    backend: str, what: str, name: str, value: Any
 ) -> None:
     made = Runner(graph_sizes(ROWS, LONGEST), LONGEST)
-    made.vllm_config.parallel_config.data_parallel_size = engines
+    settings = {"": made.vllm_config, "pass_config": made.compilation.pass_config}
+    setattr(settings.get(what) or getattr(made.vllm_config, what), name, value)
     DraftGraphs(made, LONGEST)
+    if name == "lora_config":
+        made.vllm_config.lora_config = value and SimpleNamespace(max_loras=1, specialize_active_lora=False)
     made._check_and_update_cudagraph_mode([[attention(backend)]], [SimpleNamespace(kv_cache_spec=None)])
     assert made.drafter.lengths == ()
-    assert alike(made, 64, 0)[0].name == "FULL"
-    assert alike(made, 16, 8)[0].name == "PIECEWISE"
+    assert made.cudagraph_dispatcher.cudagraph_keys[FULL(made)]
+    assert all(key.num_tokens == key.num_reqs for key in made.cudagraph_dispatcher.cudagraph_keys[FULL(made)])
+
+
+@pytest.mark.parametrize(("sizes", "batched", "most"), [(None, 1024, 1024), ([1, 2, 4, 8], 8192, 8)])
+def test_no_graph_is_larger_than_a_step_or_than_the_caller_s_largest(
+    sizes: list[int] | None, batched: int, most: int
+) -> None:
+    settings = graph_sizes(ROWS, LONGEST)
+    made = Runner(settings | ({"cudagraph_capture_sizes": sizes} if sizes else {}), LONGEST)
+    made.vllm_config.scheduler_config.max_num_batched_tokens = batched
+    DraftGraphs(made, LONGEST)
+    made._check_and_update_cudagraph_mode([[attention("FLASHINFER")]], [SimpleNamespace(kv_cache_spec=None)])
+    drafted = [key for key in made.cudagraph_dispatcher.cudagraph_keys[FULL(made)] if key.num_tokens > key.num_reqs]
+    assert (not drafted) == bool(sizes) == (made.drafter.lengths == ())
+    assert all(key.num_tokens <= most for key in drafted)
+
+
+def FULL(made: Runner) -> Any:  # noqa: N802  # vLLM's name of it
+    return made.mode.decode_mode()
 
 
 def test_vllm_s_own_graphs_are_for_drafts_of_the_greatest_length_and_few_requests_alone() -> None:
