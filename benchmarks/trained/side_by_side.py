@@ -219,7 +219,7 @@ def measured(
 
 
 def play(way: Way, renderer: Any, *, batch: int, epoch: int, jobs: range, samples: int, seed: int) -> Spent:
-    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side; each epoch has noise of its own."""
+    """Some of an epoch's episodes, ``batch`` at once, samples of a task side by side; epochs have different noise."""
     from trained.snapshots import ENV, ENV_KWARGS
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.verl.episodes.dataset import make_env

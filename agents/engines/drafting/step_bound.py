@@ -66,10 +66,10 @@ def common_length(lengths: NDArray[np.int32], choices: Sequence[int], most: int)
         most: Most tokens of all drafts together.
 
     >>> few, many = np.array([1, 2, 7, 0]), np.array([8] * 50 + [0] * 206)
-    >>> common_length(few, [2, 4, 8], 32), common_length(many, [2, 4, 8], 2048), common_length(many[:90], [2, 4, 8], 2048)
-    (8, 0, 8)
-    >>> common_length(few, [2, 4, 8], 16)
-    4
+    >>> common_length(few, [2, 4, 8], most=32), common_length(few, [2, 4, 8], most=16)
+    (8, 4)
+    >>> common_length(many, [2, 4, 8], most=2048), common_length(many[:90], [2, 4, 8], most=2048)
+    (0, 8)
     """
     rows, longest = len(lengths), int(lengths.max(initial=0))
     most = min(most, rows * draft_length(rows, choices[-1]), VERIFIED - rows)

@@ -1,7 +1,9 @@
+import numpy as np
+import pytest
 from forest_checks import turns_in
 
 from turntree.agents.engines.drafting.session import DraftingSession, DraftTurn
-from turntree.agents.engines.drafting.step_bound import draft_length
+from turntree.agents.engines.drafting.step_bound import common_length, draft_length
 from turntree.agents.engines.drafting.trees import within
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
@@ -93,3 +95,29 @@ def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engi
     assert (lengths[0], lengths[15], lengths[63], lengths[-1]) == (32, 32, 8, 8)
     assert all(length * rows <= 512 for rows, length in enumerate(lengths, 1) if length > 8)
     assert {draft_length(rows, 4) for rows in (1, 64, 256)} == {4}
+
+
+@pytest.mark.parametrize(
+    ("rows", "lengths", "most", "length"),
+    [
+        (8, [7, 1], 256, 8),  # all places are free
+        (8, [3], 256, 4),
+        (8, [7, 1], 60, 4),
+        (8, [], 256, 0),
+        (40, [32] * 40, 2000, 8),
+        (120, [8] * 40, 2000, 8),
+        (120, [8] * 20, 2000, 0),
+        (120, [2] * 40 + [8] * 2, 2000, 2),
+        (250, [8] * 250, 2000, 4),
+    ],
+    ids=[
+        "no shorter than the longest", "nor longer", "within the bound of the step", "none without drafts",
+        "no longer than so many requests may have", "a quarter is drafted", "less is", "of the longer ones less is",
+        "no more than are verified",
+    ],
+)  # fmt: skip
+def test_drafts_of_one_length_are_as_long_as_they_have_to_be_and_pay(
+    rows: int, lengths: list[int], most: int, length: int
+) -> None:
+    drafted = np.array([*lengths, *[0] * (rows - len(lengths))], np.int32)
+    assert common_length(drafted, [2, 4, 8, 16, 32], most) == length

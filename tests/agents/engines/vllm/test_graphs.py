@@ -106,6 +106,12 @@ def attention(name: str) -> Any:
     return SimpleNamespace(get_name=lambda: name, get_builder_cls=lambda: builder)
 
 
+def whole(made: Runner) -> set[Any]:
+    """What vLLM knows of its whole graphs."""
+    keys: set[Any] = made.cudagraph_dispatcher.cudagraph_keys[made.mode.decode_mode()]
+    return keys
+
+
 def modes(made: Runner, rows: int, *, shortest: int, longest: int) -> set[str]:
     """Kinds of graphs of 50 random steps of ``rows`` requests with so many tokens."""
     rng = np.random.default_rng(rows)
@@ -215,6 +221,18 @@ def test_graphs_of_one_length_are_captured_with_that_many_queries(one_length: Ru
     assert one_length.uniform_decode_query_len == 1
 
 
+def test_a_step_of_one_length_keeps_to_the_modes_that_it_may_have(one_length: Runner) -> None:
+    from vllm.config import CUDAGraphMode
+
+    alike(one_length, 16, 8)
+    dispatch = one_length.cudagraph_dispatcher.dispatch
+    with_tokens = {"num_tokens": 16 * 9, "uniform_decode": True}
+    assert dispatch(**with_tokens)[0] == CUDAGraphMode.FULL
+    assert dispatch(**with_tokens, valid_modes={CUDAGraphMode.NONE})[0] == CUDAGraphMode.NONE
+    mode, key = dispatch(**with_tokens, invalid_modes={CUDAGraphMode.FULL})
+    assert (mode, key.uniform) == (CUDAGraphMode.PIECEWISE, False)
+
+
 def test_drafts_of_unequal_lengths_run_in_pieces_where_attention_does_not_take_them(one_length: Runner) -> None:
     assert (
         modes(one_length, 32, shortest=1, longest=9) == modes(one_length, 4, shortest=20, longest=100) == {"PIECEWISE"}
@@ -230,6 +248,7 @@ def test_drafts_of_unequal_lengths_run_in_pieces_where_attention_does_not_take_t
         ("FLASHINFER", "pass_config", "enable_sp", True),
         ("FLASHINFER", "", "lora_config", True),
         ("GDN_ATTN", "", "lora_config", None),
+        ("FLASHINFER GDN_ATTN", "", "lora_config", None),
     ],
 )
 def test_where_others_pad_the_same_steps_or_drafts_need_one_length_only_those_without_drafts_have_graphs(
@@ -241,10 +260,11 @@ def test_where_others_pad_the_same_steps_or_drafts_need_one_length_only_those_wi
     DraftGraphs(made, LONGEST)
     if name == "lora_config":
         made.vllm_config.lora_config = value and SimpleNamespace(max_loras=1, specialize_active_lora=False)
-    made._check_and_update_cudagraph_mode([[attention(backend)]], [SimpleNamespace(kv_cache_spec=None)])
+    backends = [[attention(name)] for name in backend.split()]
+    made._check_and_update_cudagraph_mode(backends, [SimpleNamespace(kv_cache_spec=None) for _ in backends])
     assert made.drafter.lengths == ()
-    assert made.cudagraph_dispatcher.cudagraph_keys[FULL(made)]
-    assert all(key.num_tokens == key.num_reqs for key in made.cudagraph_dispatcher.cudagraph_keys[FULL(made)])
+    assert whole(made)
+    assert all(key.num_tokens == key.num_reqs for key in whole(made))
 
 
 @pytest.mark.parametrize(("sizes", "batched", "most"), [(None, 1024, 1024), ([1, 2, 4, 8], 8192, 8)])
@@ -256,13 +276,9 @@ def test_no_graph_is_larger_than_a_step_or_than_the_caller_s_largest(
     made.vllm_config.scheduler_config.max_num_batched_tokens = batched
     DraftGraphs(made, LONGEST)
     made._check_and_update_cudagraph_mode([[attention("FLASHINFER")]], [SimpleNamespace(kv_cache_spec=None)])
-    drafted = [key for key in made.cudagraph_dispatcher.cudagraph_keys[FULL(made)] if key.num_tokens > key.num_reqs]
+    drafted = [key for key in whole(made) if key.num_tokens > key.num_reqs]
     assert (not drafted) == bool(sizes) == (made.drafter.lengths == ())
     assert all(key.num_tokens <= most for key in drafted)
-
-
-def FULL(made: Runner) -> Any:  # noqa: N802  # vLLM's name of it
-    return made.mode.decode_mode()
 
 
 def test_vllm_s_own_graphs_are_for_drafts_of_the_greatest_length_and_few_requests_alone() -> None:
