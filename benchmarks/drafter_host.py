@@ -50,9 +50,10 @@ class Compiled:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        module = importlib.import_module("turntree.spec_tree.store.forest")
-        for name in ("go_on", "help_out"):
-            setattr(module, name, self._counted(getattr(module, name)))
+        for room, names in (("store.forest", ("go_on", "help_out")), ("budget.draft_budget", ("_choose", "_learn"))):
+            module = importlib.import_module(f"turntree.spec_tree.{room}")
+            for name in names:
+                setattr(module, name, self._counted(getattr(module, name)))
 
     def _counted(self, kernel: Any) -> Any:
         def run(*given: Any) -> Any:
