@@ -55,7 +55,7 @@ test-site:
 	py=$$(scripts/venv.sh site)/bin/python && $$py -m pytest -m "site and ($(KIND))" $(or $(TESTS),tests/docs tests/agents/viewer)
 
 test-interop:  # bridges, BFCL and the gateway's clients against the packages themselves; nothing is downloaded
-	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m interop \
+	py=$$(scripts/venv.sh interop)/bin/python && HF_HUB_OFFLINE=1 $$py -m pytest -m "interop and ($(KIND))" \
 	  $(or $(TESTS),tests/envs/bridges tests/envs/bfcl tests/envs/checking tests/agents/gateway/clients tests/agents/harness tests/docs/test_pages.py)
 
 VLLM_FILES := $(sort $(shell grep -rlE "mark.vllm|pytest.mark, engine" tests --include=test_*.py))

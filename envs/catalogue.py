@@ -25,7 +25,7 @@ class Entry:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Default arguments of the constructor."""
     needs_data: bool = False
-    """Whether tasks are read from a file, a folder or the Hugging Face hub; see the argument ``data``."""
+    """Whether tasks come from a file, a folder, the Hugging Face hub or a package; see the argument ``data``."""
 
 
 CATALOGUE: tuple[Entry, ...] = (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
+import importlib.metadata
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,7 @@ APIS: Mapping[str, str] = {
     "VehicleControlAPI": "vehicle_control",
 }
 """Module and file of documents of each API, by the name that tasks use, which is also its class."""
+logger = logging.getLogger(__name__)
 _JSON_TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
@@ -96,12 +98,17 @@ def new_api(name: str, configuration: Mapping[str, Any], *, long_context: bool) 
 
 @functools.lru_cache(maxsize=1)
 def all_api_tools() -> Mapping[str, ApiTool]:
-    """The tools of all APIs, by name.
+    """The tools of all APIs, by name; another version of the package than ``PACKAGE`` is warned of.
 
     Raises:
         MissingExtra: If the package is not installed.
     """
     folder = package_data() / "multi_turn_func_doc"
+    name, _, version = PACKAGE.partition("==")
+    found = next((one.version for one in importlib.metadata.distributions(name=name)), version)
+    if found != version:
+        text = "%s %s is installed; scores may differ from those of %s, as results are compared letter for letter"
+        logger.warning(text, name, found, version)
     rows = ((api, row) for api, file in APIS.items() for row in file_rows(folder / f"{file}.json").read())
     return {row.text("name"): ApiTool(api, row.fields) for api, row in rows}
 

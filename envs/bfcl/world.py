@@ -83,7 +83,7 @@ def beginning_of(task: Task) -> bytes:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    """Nobody else of this process in a call that writes what all share, and that as it was afterwards."""
+    """Nobody else of this process in a call that writes what all share; both precisions are as before afterwards."""
     with _shared, mpmath.workdps(mpmath.mp.dps), decimal.localcontext():
         yield
 

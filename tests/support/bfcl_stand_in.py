@@ -1,29 +1,37 @@
 """A stand-in for the package ``bfcl-eval``, where that is not installed: two small APIs, and six without a function.
 
 They misbehave as the package's own do: they keep what they are given, set what the process shares, raise, and search
-folders that may hold themselves.
+folders that may hold themselves. What the package would compute for minutes they do not compute.
 """
 
+import decimal
 import inspect
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
 import mpmath
+import pytest
 
-from turntree.envs.bfcl.apis import APIS
+from turntree.envs.bfcl import apis
 
 SHARED_CARD = {"balance": 100}
 """Part of every world with a long context, until an episode has one of its own."""
+both = pytest.mark.parametrize(
+    "package", ["stand-in", pytest.param("bfcl-eval", marks=pytest.mark.interop)], indirect=True
+)
+"""A test with the stand-in, and with the package itself."""
 _KINDS = {int: "integer", float: "float", str: "string", list: "array"}
 
 
 class Folder:
-    def __init__(self) -> None:
+    def __init__(self, parent: Any = None) -> None:
+        self.parent = parent
         self.contents: dict[str, Any] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -36,20 +44,42 @@ class GorillaFileSystem:
         for folder in scenario.get("root", {}).values():
             for name, file in folder.pop("contents").items():
                 self.root.contents[name] = file["content"]
-        self.card = SHARED_CARD if long_context else {"balance": 0}
+
+    def _put(self, source: str, destination: str) -> Folder:
+        """A new folder in the one that has this name, or of this name."""
+        here = self._current_dir
+        folder, name = (here.contents[destination], source) if destination in here.contents else (here, destination)
+        made = folder.contents[name] = Folder(folder)
+        return made
+
+    def cd(self, folder: str) -> None:
+        self._current_dir = self._current_dir.parent if folder == ".." else self._current_dir.contents[folder]
 
     def mkdir(self, dir_name: str) -> None:
-        self._current_dir.contents[dir_name] = Folder()
+        self._current_dir.contents[dir_name] = Folder(self._current_dir)
+
+    def mv(self, source: str, destination: str) -> dict[str, str]:
+        item = self._current_dir.contents.pop(source)
+        self._put(source, destination).contents = item.contents
+        return {"result": f"{source} moved"}
 
     def cp(self, source: str, destination: str) -> dict[str, str]:
-        self._current_dir.contents[destination].contents[source] = self._current_dir.contents[source]
+        item, made = self._current_dir.contents[source], self._put(source, destination)
+        made.contents = dict(item.contents)
         return {"result": f"{source} copied"}
+
+    def find(self, path: str = ".") -> dict[str, list[str]]:
+        def paths(item: Any, path: str) -> list[str]:
+            below = item.contents.items() if isinstance(item, Folder) else ()
+            return [path, *(one for name, child in below for one in paths(child, f"{path}/{name}"))]
+
+        return {"matches": paths(self._current_dir, path)[1:]}
 
     def du(self) -> dict[str, str]:
         def size(item: Any) -> int:
             return sum(map(size, item.contents.values())) if isinstance(item, Folder) else len(item)
 
-        return {"disk_usage": f"{size(self.root)} bytes"}
+        return {"disk_usage": f"{size(self._current_dir)} bytes"}
 
     def touch(self, file_name: str) -> dict[str, str] | None:
         if file_name in self._current_dir.contents:
@@ -65,17 +95,23 @@ class GorillaFileSystem:
         return {"count": len(self._current_dir.contents[file_name].split()), "type": "words"}
 
 
+class TravelAPI:
+    def _load_scenario(self, scenario: dict[str, Any], long_context: bool = False) -> None:
+        self.credit_card_list = {"1": SHARED_CARD} if long_context else {}
+
+
 class MathAPI:
     def mean(self, numbers: list) -> dict[str, Any]:  # type: ignore[type-arg]
         return {"result": sum(numbers) / len(numbers)}
 
     def power(self, base: float, exponent: float) -> dict[str, Any]:
-        return {"result": base**exponent}
+        return {"result": base ** min(exponent, 99)}
 
     def round_number(self, number: float, decimal_places: int = 0) -> dict[str, Any]:
-        return {"result": round(number, decimal_places)}
+        return {"result": round(float(number), decimal_places)}
 
     def square_root(self, number: float, precision: int) -> dict[str, Any]:
+        decimal.getcontext().prec = precision
         return {"result": object.__new__(Root)}
 
     def logarithm(self, value: float, base: float, precision: int) -> dict[str, Any]:
@@ -103,7 +139,7 @@ def modules(folder: Path) -> dict[str, ModuleType]:
     documents.mkdir(parents=True)
     made = {"bfcl_eval": ModuleType("bfcl_eval")}
     made["bfcl_eval"].__file__ = str(folder / "__init__.py")
-    for api, stem in APIS.items():
+    for api, stem in apis.APIS.items():
         cls: Any = globals().get(api, type(api, (), {}))
         functions = {name: one for name, one in vars(cls).items() if inspect.isfunction(one) and name[0] != "_"}
         (documents / f"{stem}.json").write_text("\n".join(json.dumps(_document(*one)) for one in functions.items()))
@@ -122,3 +158,17 @@ def install() -> None:
         import bfcl_eval  # noqa: F401
     except ImportError:
         sys.modules.update(modules(Path(_FOLDER.name)))
+
+
+@pytest.fixture
+def package(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The stand-in also where the package itself is installed, unless a test asks for that."""
+    cached = (apis.all_api_tools, apis.tools_of)
+    if getattr(request, "param", "stand-in") == "stand-in":
+        for name, module in modules(tmp_path).items():
+            monkeypatch.setitem(sys.modules, name, module)
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()

@@ -1,6 +1,6 @@
 """BFCL's multi-turn tasks: the user goes on, tools are withheld, turns are judged.
 
-The package itself is played in ``test_published.py``; without it a stand-in has the APIs.
+Each test plays a stand-in for the package, and the package too.
 """
 
 import functools
@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import bfcl_stand_in
 import pytest
 from bfcl_paths import follow, path_of
+from bfcl_stand_in import both, package  # noqa: F401
 from playing import call, use
 from small_bfcl import ROWS, write_bfcl
 from tables import table
@@ -19,6 +19,8 @@ from turntree.envs import DataError, require_conformance
 from turntree.envs.bfcl import files
 from turntree.envs.bfcl.apis import all_api_tools
 from turntree.envs.bfcl.env import BFCL
+
+pytestmark = [both, pytest.mark.usefixtures("package")]
 
 
 @pytest.fixture
@@ -131,7 +133,6 @@ class TestTheData:
             BFCL(data=tmp_path)
 
     def test_missing_files_are_named(self, tmp_path: Path) -> None:
-        bfcl_stand_in.install()
         with pytest.raises(DataError, match="expected data=FOLDER with BFCL's multi_turn_base"):
             BFCL(data=tmp_path / "none")
         with pytest.raises(DataError, match=r"has neither multi_turn_miss_func.jsonl nor BFCL_v4_multi_turn_miss_func"):

@@ -26,6 +26,17 @@ ALL_TURNS = Limits(max_turns=256)
 each_split = pytest.mark.parametrize("split", SPLITS)
 
 
+@pytest.fixture(autouse=True)
+def no_apis_of_other_tests() -> Iterator[None]:
+    """The package keeps its APIs in globals, by names of models and tasks."""
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
+
+    before = set(vars(multi_turn_utils))
+    yield
+    for name in set(vars(multi_turn_utils)) - before:
+        delattr(multi_turn_utils, name)
+
+
 @each_split
 def test_every_path_wins_its_task_and_words_win_none(split: str) -> None:
     env = make("turntree/BFCL-v0", split=split, limits=ALL_TURNS)
@@ -44,11 +55,11 @@ def as_python(path: list[list[dict[str, Any]]]) -> list[list[str]]:
 
 
 @pytest.fixture
-def checker() -> Iterator[Any]:
-    """The benchmark's own verdict on a path; it keeps its APIs in globals, by a name that comes once."""
-    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker, multi_turn_utils
+def checker() -> Any:
+    """The benchmark's own verdict on a path, as that of a model whose name comes once."""
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker
 
-    names, before = itertools.count(), set(vars(multi_turn_utils))
+    names = itertools.count()
 
     def verdict(env: BFCL, index: int, path: list[list[dict[str, Any]]]) -> Any:
         task = env.task(index)
@@ -57,9 +68,7 @@ def checker() -> Iterator[Any]:
         own = as_python(path_of(env, index))
         return multi_turn_checker.multi_turn_checker(said, own, entry, task.id, f"model{next(names)}")
 
-    yield verdict
-    for name in set(vars(multi_turn_utils)) - before:
-        delattr(multi_turn_utils, name)
+    return verdict
 
 
 @each_split
