@@ -27,6 +27,14 @@ def test_every_fault_fits_its_file_and_names_tests_that_exist(mutants):
         for word in {*re.findall(r"\w+", mutant.select)} - {"and", "or", "not"}:
             assert word in text, f"{mutant.name!r} selects {word!r}, which none of its tests has"
         assert "def test_" in text
+        assert any(is_run(mutants, test) for test in mutant.tests), f"{mutant.name!r}: none of its tests is run"
+    assert not is_run(mutants, "tests/agents/engines/vllm/test_graphs.py"), "the control"
+
+
+def is_run(mutants, test):
+    """Whether the marks of the test's file let the runner take it."""
+    marks = re.search(r"^pytestmark = .*", (ROOT / test.split("::")[0]).read_text(), re.MULTILINE)
+    return not marks or not {*re.findall(r"mark\.(\w+)", marks[0])} & {*re.findall(r"not (\w+)", mutants.MARKS)}
 
 
 @pytest.fixture(scope="module")

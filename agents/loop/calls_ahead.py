@@ -77,7 +77,7 @@ class EarlyCalls:
     """The calls of one episode's turns; see the module's docstring.
 
     Args:
-        calls: Settings and counters; ``None`` makes those that earlier episodes tell, without bound, and no others.
+        calls: Settings and counters; ``None`` makes them in forks alone, and without bound.
     """
 
     def __init__(self, calls: CallsAhead | None, env: Any, ask: Ask, off_loop: OffLoop) -> None:

@@ -88,10 +88,12 @@ async def rollout(
         states the error, and the turns before it are kept.
 
     Raises:
-        ValueError: If both ``task`` and ``index`` are given.
+        ValueError: If both ``task`` and ``index`` are given, or ``calls_ahead`` without ``stored``.
     """
     if task is not None and index is not None:
         raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
+    if calls_ahead is not None and stored is None:
+        raise ValueError("calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too")
     if isinstance(own := env.unwrapped, PlaysItself):
         return await own.play_episode(
             engine,

@@ -20,7 +20,11 @@ from turntree.agents.errors import UsageError
 from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
 _MAX_CONNECTIONS = 8192
-"""Connections at once; a further one is closed."""
+"""Connections at once, where the limit of files allows it; a further one is closed."""
+_OWN_FILES = 512
+"""Files that are left to the process itself; a half where the limit is small."""
+_BACKLOG = 2048
+"""Connections that wait to be taken."""
 _MAX_FILES = 1 << 16
 """Files that this process may open, where the system allows it: each connection is one."""
 _MAX_HEAD = 1 << 16
@@ -34,13 +38,15 @@ class _Patient(H11Protocol):
 
     seconds: float
     """The time; the head of the first request has ``_HEAD_SECONDS`` at most."""
+    most: int
+    """Connections at once."""
     _waits: asyncio.TimerHandle | None = None
     _blocked: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._blocked = None
-        if len(self.connections) > _MAX_CONNECTIONS:
+        if len(self.connections) > self.most:
             transport.abort()
         self._await_head()
 
@@ -119,7 +125,7 @@ def listen(settings: GatewaySettings) -> socket.socket:
         at = socket.create_server(
             (settings.host, settings.port),
             family=socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
-            backlog=2048,
+            backlog=_BACKLOG,
         )
     except OSError as error:
         raise UsageError(
@@ -152,8 +158,7 @@ async def run(
     Returns:
         Whether it ended by SIGINT.
     """
-    _raise_file_limit()
-    server = _Server(_config(app, settings))
+    server = _Server(_config(app, settings, files=_raise_file_limit()))
     server.hears_signals = signals
     serving = asyncio.ensure_future(server.serve(sockets=[at]))
     try:
@@ -173,26 +178,33 @@ async def run(
     return server.interrupted
 
 
-def _raise_file_limit() -> None:
-    with suppress(ImportError, OSError, ValueError):
+def _raise_file_limit() -> int:
+    """Let this process open as many files as it may, ``_MAX_FILES`` at most; returns how many that are."""
+    try:
         import resource
+    except ImportError:  # a system without such a limit
+        return _MAX_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
-
-def _config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: GatewaySettings, *, files: int) -> uvicorn.Config:
+    most = min(_MAX_CONNECTIONS, max(files - _OWN_FILES, files // 2))
     return uvicorn.Config(
         app,
-        http=type("Patient", (_Patient,), {"seconds": settings.read_seconds}),
+        http=type("Patient", (_Patient,), {"seconds": settings.read_seconds, "most": most}),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        backlog=min(_BACKLOG, (files - most) // 8),  # taken in each pass of the loop; closed a few passes later
         timeout_keep_alive=max(1, round(settings.read_seconds)),
         h11_max_incomplete_event_size=_MAX_HEAD,
         timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),

@@ -203,6 +203,11 @@ def test_a_pure_call_that_was_made_ahead_answers_once(chatml: Any) -> None:
     assert env.asked == ["pen", "pen"]
 
 
+def test_calls_ahead_without_stored_episodes_are_refused(chatml: Any) -> None:
+    with pytest.raises(ValueError, match=r"give stored=StoredEpisodes\(\), too"):
+        play(pure(), SCRIPT, chatml, calls=CallsAhead())
+
+
 @pytest.mark.parametrize("believed", [False, True])
 def test_a_state_that_changed_meanwhile_makes_the_call_anew(chatml, monkeypatch, believed):
     """The control believes the fork, which has not seen the change."""

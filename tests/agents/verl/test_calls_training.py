@@ -1,4 +1,4 @@
-"""A real training whose tool calls are made ahead, with the store of another run: what it has of both.
+"""A real training whose tool calls are made ahead, with the store of another run.
 
 The policy is the demo's, which makes real calls. Both runs have the same tasks and noise.
 """
@@ -38,7 +38,7 @@ def run(root: Path, *overrides: str, pure: bool) -> Training:
 
 @pytest.fixture(scope="module")
 def impure(tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Without a store; nothing says that its tool may be called ahead."""
+    """Without a store, and with a tool that does not say that it is pure."""
     return run(tmp_path_factory.mktemp("impure"), f"trainer.save_freq={STEPS}", pure=False)
 
 

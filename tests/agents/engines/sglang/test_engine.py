@@ -72,6 +72,9 @@ class TestSglang(OwnEngineChecks):
         prompt, sampling, here = [9, 8, 7, 6, 4], Sampling(max_tokens=24, seed=8), state("from outside")
         turn, before = policy.seeded(prompt, 24, 8), self.held(engine)[0]
         call("insert", [to_wire(here)], [turn])
+        for beyond in (32, 2**31 - 1):  # the model knows 32 tokens
+            with pytest.raises(OSError, match="could not insert; the log of its scheduler says why"):
+                call("insert", [to_wire(here)] * 2, [turn, [*turn[:3], beyond]])
         assert self.held(engine)[0] == before + 1
         found = await engine.generate(TurnRequest(prompt, sampling, state=here))
         assert list(found.token_ids) == turn

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_checks import LAWS, PROMPT, OwnEngineChecks
+from engine_checks import LAWS, PROMPT, OwnEngineChecks, state
 from policy_law import PolicyLaw
 from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.engines.served.dialect import UnsupportedSampling
+from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.engine import VllmEngine
+from turntree.agents.engines.vllm.worker import ask_workers
 
 pytestmark = pytest.mark.vllm
 
@@ -35,6 +37,24 @@ class TestVllm(OwnEngineChecks):
     def held(self, engine: VllmEngine) -> tuple[int, int]:
         figures = engine.figures()
         return int(figures["held_rollouts"]), int(figures["held_live"])
+
+    async def test_the_store_takes_turns_from_outside_and_none_of_another_vocabulary(
+        self, engine: VllmEngine, policy: PolicyLaw
+    ) -> None:
+        def insert(*turns: list[int]) -> None:
+            call = ("turntree_store", ["insert", [to_wire(here)] * len(turns), turns])
+            engine._thread.call(ask_workers(engine._llm, *call))  # as verl's server does
+
+        prompt, here = [9, 8, 7, 6, 4], state("from outside")
+        turn, before = policy.seeded(prompt, 24, 8), self.held(engine)[0]
+        insert(turn)
+        for beyond in (32, 2**31 - 1):  # the model knows 32 tokens
+            with pytest.raises(Exception, match=f"expected tokens from 0 to 31, got {beyond}"):
+                insert(turn, [*turn[:3], beyond])
+        assert self.held(engine)[0] == before + 1
+        found = await engine.generate(TurnRequest(prompt, Sampling(max_tokens=24, seed=8), state=here))
+        assert list(found.token_ids) == turn
+        assert found.draft.verify_steps < 12
 
 
 async def test_scoring_reads_the_cache_as_far_as_nothing_is_asked_there(engine: VllmEngine, policy: PolicyLaw) -> None:

@@ -3,6 +3,9 @@
 import contextlib
 import json
 import socket
+import subprocess
+import sys
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -42,6 +45,15 @@ def test_a_connection_whose_request_does_not_come_is_closed(engine: SpokenEngine
             client.sendall(sent)
             ended(client)
         assert served.chat("x").status_code == 200
+
+
+def test_the_first_head_has_less_time_than_a_body(engine: SpokenEngine, renderer: Renderer, monkeypatch):
+    monkeypatch.setattr(server, "_HEAD_SECONDS", 0.5)
+    with (
+        gateway_at(engine, renderer, read_seconds=600.0) as served,
+        socket.create_connection(("127.0.0.1", served.port)) as client,
+    ):
+        assert ended(client) == b""
 
 
 def test_a_body_that_does_not_come_is_408(engine: SpokenEngine, renderer: Renderer):
@@ -123,6 +135,47 @@ def test_beside_all_the_silent_connections_that_it_takes_earlier_clients_are_ser
             assert served.chat("x").status_code == 200, "its connection was there before"
         with httpx.Client(base_url=served.url) as another:
             eventually(lambda: answers(another))
+
+
+LIMITED = """
+import asyncio, contextlib, resource
+from turntree.agents.gateway.http import server
+from turntree.agents.gateway.http.settings import GatewaySettings
+
+async def app(scope, receive, send):
+    with contextlib.ExitStack() as held:
+        for _ in range(8):
+            held.enter_context(open("/dev/null"))
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+server._HEAD_SECONDS = 600.0
+settings = GatewaySettings(model="m", max_context=8, port=0, read_seconds=600.0)
+at = server.listen(settings)
+print(at.getsockname()[1], flush=True)
+input()
+asyncio.run(server.run(app, settings, at, closing=int, ready=int))
+"""
+
+
+def test_under_a_low_limit_of_files_silent_connections_leave_the_process_some():
+    """They come all at once: none is taken yet when the last of them is there."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", LIMITED], text=True, **pipes) as child, contextlib.ExitStack() as held:
+        try:
+            address = ("127.0.0.1", int(child.stdout.readline()))
+            earlier = held.enter_context(contextlib.closing(HTTPConnection(*address, timeout=patience(20))))
+            earlier.connect()
+            silent = [held.enter_context(socket.create_connection(address)) for _ in range(120)]
+            print(file=child.stdin, flush=True)
+            for beyond in silent[47:]:
+                assert ended(beyond) == b""
+            earlier.request("GET", "/")
+            assert earlier.getresponse().status == 200, "it opens files to answer"
+        finally:
+            child.terminate()
+        assert "Too many open files" not in child.stderr.read()
 
 
 def answers(client: httpx.Client) -> bool:
