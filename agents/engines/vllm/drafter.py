@@ -192,7 +192,7 @@ class ForestDrafter(ServedDrafter):
             drafts, lengths = self._drafts[: len(proposed)], self._lengths[: len(proposed)]
             self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most)
             if self.lengths:
-                lengths[:] = self._alike(drafts, lengths, self.lengths, most)
+                lengths[:] = self._alike(drafts, lengths, self.lengths)
                 lengths[self._slots < 0] = 0
             if lengths.any():
                 proposed[:] = drafts.tolist()
@@ -202,9 +202,9 @@ class ForestDrafter(ServedDrafter):
             self.counts.rows += step.rows
             self.counts.tokens += step.tokens
 
-    def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int], most: int) -> int:
+    def _alike(self, drafts: NDArray[np.int32], lengths: NDArray[np.int32], choices: Sequence[int]) -> int:
         """Bring all drafts to one length, which is returned: longer ones are cut, shorter ones filled with token 0."""
-        length = common_length(lengths, choices, most)
+        length = common_length(lengths, choices, self._chain_budget.most(len(lengths)))
         self._chains.cut(self._slots, length)
         np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
         return length

@@ -212,7 +212,7 @@ class OverlappedDrafter(ForestDrafter):
         drafts, lengths, widths = self._drafts[:rows], self._lengths[:rows], self._widths[:rows]
         self._chains.propose(self._slots, drafts, lengths, allowed=allowed, most=most, widths=widths)
         if self.lengths:
-            lengths[:] = self._alike(drafts, lengths, self.lengths, most)
+            lengths[:] = self._alike(drafts, lengths, self.lengths)
         np.maximum(drafts, 0, out=drafts)  # -1 is no token of the model's
 
     def _read_all(self, steps: list[_Step]) -> None:
