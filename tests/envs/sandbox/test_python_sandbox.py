@@ -83,6 +83,8 @@ def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
     if "networkx" in code:  # a package that need not be there
         return True
     status, stdout = right[:2]
+    if status == "memory":  # its processes hold all of it at once on a busy machine, too
+        code = code.replace("time.sleep(3)", "time.sleep(600)")
     result = sandbox.run(code)
     statuses = {0: result.ok, "ok": result.ok, 1: not result.ok, "not_ok": not result.ok, "any": True}
     a_value = row["kind"] == "sandbox_as_script" and not stdout and len(result.stdout.splitlines()) == 1
