@@ -89,6 +89,7 @@ def as_meant(row: dict[str, Any], sandbox: PythonSandbox) -> bool:
     statuses = {0: result.ok, "ok": result.ok, 1: not result.ok, "not_ok": not result.ok, "any": True}
     a_value = row["kind"] == "sandbox_as_script" and not stdout and len(result.stdout.splitlines()) == 1
     same = stdout is None or a_value or result.stdout.rstrip("\n") == stdout.rstrip("\n")
+    print(row["id"], result.status, result.to_text()[-300:])  # shown where one is not
     return statuses.get(status, result.status == status) and same
 
 
