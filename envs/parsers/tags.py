@@ -54,17 +54,17 @@ class TagsParser:
             if not text.startswith(closing, end):
                 raise ValueError(f"{closing} is missing")
             if parameter is None or ([*arguments] == [parameter] and isinstance(arguments[parameter], str)):
-                return Found(ToolCall(name=name, arguments=arguments), end + len(closing))
+                return Found((ToolCall(name=name, arguments=arguments),), end + len(closing))
         except ValueError:
             if parameter is None and text[opened.end() :].lstrip().startswith(closing):
-                return Found(ToolCall(name=name), text.index(closing, opened.end()) + len(closing))
+                return Found((ToolCall(name=name),), text.index(closing, opened.end()) + len(closing))
             if parameter is None:
                 raise
         ends = end_of_nested(text, opened.end(), self._open, re.compile(re.escape(closing)))
         if ends is None:
             raise ValueError(f"{closing} is missing")
         argument = self._LAYOUT.sub("", text[opened.end() : ends.start()]).rstrip()
-        return Found(ToolCall(name=name, arguments={parameter: argument}), ends.end())
+        return Found((ToolCall(name=name, arguments={parameter: argument}),), ends.end())
 
     def _example(self, name: str) -> str:
         parameter = self._text_parameter[name]

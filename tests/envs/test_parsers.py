@@ -25,7 +25,7 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
-FORMATS = ("hermes", "llama3_json", "qwen", "harmony", "tags")
+FORMATS = ("hermes", "llama3_json", "qwen3_coder", "harmony", "tags")
 marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
@@ -71,7 +71,7 @@ def test_words_alone_are_content(name: str) -> None:
     assert (turn.content, turn.calls, turn.error) == ("The answer is <b>14</b>.", (), "")
 
 
-@pytest.mark.parametrize(("name", "joint"), [("hermes", "\n"), ("llama3_json", "; "), ("qwen", "\n"), ("tags", " ")])
+@pytest.mark.parametrize(("name", "joint"), [("hermes", "\n"), ("llama3_json", "; "), ("qwen3_coder", "\n"), ("tags", " ")])
 def test_several_calls_are_read_in_order(name: str, joint: str) -> None:
     parser = get_parser(name, TOOLS)
     several = tuple(ToolCall(name="calculator", arguments={"expression": str(i)}) for i in range(3))
@@ -139,12 +139,13 @@ def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, 
 
 def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
     for row in shared_rows("env_cases_3.jsonl", "parser:"):
-        read = meant(get_parser(row["contract"].partition(":")[2], (calc, edit, put)).parse(row["prediction"]))
+        name = row["contract"].partition(":")[2].replace("qwen", "qwen3_coder")
+        read = meant(get_parser(name, (calc, edit, put)).parse(row["prediction"]))
         assert read == row["right"] or read in row["right"], row["id"]
 
 
 @pytest.mark.parametrize(("schema", "text", "value"), table(__file__, "typed_texts"))
-def test_a_value_of_qwen_has_a_type_that_its_schema_allows(schema: dict[str, Any], text: str, value: Any) -> None:
+def test_a_typed_text_has_a_type_that_its_schema_allows(schema: dict[str, Any], text: str, value: Any) -> None:
     definitions = {"Size": {"enum": [1, 2, "all"]}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "integer"}]}}
     read = read_typed(text, schema, definitions)
     assert json.dumps(read) == json.dumps(value).replace('"null"', "null")
@@ -158,7 +159,7 @@ def test_literals_are_read_in_bounded_steps(text: str) -> None:
     assert read_typed(python, {"type": "array"}, {}) == python
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen", "tags", "harmony", "llama3_json"])
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "tags", "harmony", "llama3_json"])
 def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = ("<tool_call>", "<tool_call><function=a>", "<calc>", "<calc></think>", "</think>", "<parameter=a>")
     tried = Mock(side_effect=finding.next_thought)

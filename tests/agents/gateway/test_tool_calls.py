@@ -52,7 +52,7 @@ def test_for_another_one_tools_and_calls_stand_in_the_text(renderer: Renderer):
     assert "tool_calls" not in tools.added([dict(SAID[1])], [TOOL])[0]
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen", "llama3_json", "compact", "tags", "harmony"])
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "llama3_json", "compact", "tags", "harmony"])
 def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Renderer, name: str):
     tools = ToolFormat(renderer, name)
     parser: Any = tools.parser([TOOL])
