@@ -138,7 +138,9 @@ class ParameterTagsParser:
             opened = self._parameter.match(body, at)
             ends = opened and end_of_nested(body, opened.end(), self._parameter, self._parameter_end, thoughts=False)
             if opened is None or ends is None:
-                raise ValueError(f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {body[at : at + 40]!r}")
+                raise ValueError(
+                    f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {body[at : at + 40]!r}"
+                )
             if opened[1] in written:
                 raise ValueError(f"{self._shown(opened[1])} stands twice")
             value = body[opened.end() : ends.start()]

@@ -12,6 +12,7 @@ from turntree.envs.message import ToolCall
 from turntree.envs.parsers.finding import readings
 from turntree.envs.parsers.literals import literal_value, parse_expression
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
+from turntree.envs.parsers.typed_text import allows_text, read_typed
 from turntree.envs.tools.tool import Tool
 
 
@@ -19,7 +20,7 @@ class PythonicParser:
     """``[name(key="value"), other(n=1)]``, and nothing else in the turn but thoughts.
 
     ``<|python_start|>`` and ``<|python_end|>`` may stand around it. Arguments are literals with names; nothing is
-    evaluated. A turn that begins with ``[``, a name and ``(`` and cannot be read is an error if the name is a tool's.
+    evaluated. A text in quotes is read as JSON or a literal where the tool's schema allows no text. A turn that begins with ``[``, a name and ``(`` and cannot be read is an error if the name is a tool's.
 
     Example:
         >>> PythonicParser().parse("[now()]").calls[0].name
@@ -32,7 +33,7 @@ class PythonicParser:
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         """Make the parser; what begins like a call of one of ``tools`` must be one."""
-        self._names = [tool.name for tool in tools]
+        self._tools = {tool.name: tool for tool in tools}
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
@@ -43,9 +44,9 @@ class PythonicParser:
             if around is None or begin is None:
                 continue
             try:
-                return ParsedTurn(content="", calls=_calls(around[1]))
+                return ParsedTurn(content="", calls=self._read(around[1]))
             except ValueError as error:
-                if begin[1] in self._names:
+                if begin[1] in self._tools:
                     wrong = wrong or str(error)
         return unreadable(text, wrong, self._EXAMPLE) if wrong else ParsedTurn(content=text.strip())
 
@@ -57,12 +58,23 @@ class PythonicParser:
             written.append(f"**{other!r}")
         return f"[{call.name}({', '.join(written)})]"
 
+    def _read(self, text: str) -> tuple[ToolCall, ...]:
+        written = parse_expression(text)
+        if not isinstance(written, ast.List):
+            raise ValueError("expected a list of calls")
+        return tuple(map(self._typed, map(_call, written.elts)))
 
-def _calls(text: str) -> tuple[ToolCall, ...]:
-    written = parse_expression(text)
-    if not isinstance(written, ast.List):
-        raise ValueError("expected a list of calls")
-    return tuple(map(_call, written.elts))
+    def _typed(self, call: ToolCall) -> ToolCall:
+        """A call whose quoted values have the types of the schema: the template of Llama 4 quotes all of them."""
+        if (tool := self._tools.get(call.name)) is None:
+            return call
+        arguments = {
+            name: value
+            if not isinstance(value, str) or allows_text(schema := tool.properties.get(name, {}), tool.definitions)
+            else read_typed(value, schema, tool.definitions)
+            for name, value in call.arguments.items()
+        }
+        return ToolCall(name=call.name, arguments=arguments)
 
 
 def _call(node: ast.expr) -> ToolCall:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from turntree.envs.parsers.call_json import read_json
@@ -37,7 +37,7 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
     """
     leaves = [*_leaves(schema, definitions, _DEEPEST)]
     choices = [choice for leaf in leaves for choice in _choices(leaf)]
-    kinds = {kind for leaf in leaves for kind in _kinds_of_leaf(leaf)} or {"string"}
+    kinds = _kinds_of_leaves(leaves)
     words = text.strip()
     for written in (text, words):
         if written in choices:
@@ -71,6 +71,15 @@ def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterat
             yield from _leaves(member, definitions, deepest - 1)
     if not schema.keys().isdisjoint(("type", "enum", "const")):
         yield schema
+
+
+def allows_text(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+    """Whether a value of a schema may be a text."""
+    return "string" in _kinds_of_leaves([*_leaves(schema, definitions, _DEEPEST)])
+
+
+def _kinds_of_leaves(leaves: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {kind for leaf in leaves for kind in _kinds_of_leaf(leaf)} or {"string"}
 
 
 def _kinds_of_leaf(leaf: Mapping[str, Any]) -> Iterator[str]:

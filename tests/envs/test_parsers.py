@@ -14,7 +14,7 @@ from tables import table
 
 from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
-from turntree.envs.parsers import finding
+from turntree.envs.parsers import FORMATS, finding
 from turntree.envs.parsers.literals import LONGEST, literal_value, parse_expression
 from turntree.envs.parsers.typed_text import read_typed
 
@@ -25,8 +25,11 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
-FORMATS = ("hermes", "llama3_json", "qwen3_coder", "harmony", "tags")
-marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
+NOT_COMPACT = FORMATS[:-1]
+"""All but the format that has calls with one text alone."""
+marks = st.sampled_from(
+    ["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " ", "</arg_value>"]
+)
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
     {"title": words, "pages": st.integers()},
@@ -43,20 +46,40 @@ calls = st.one_of(
 
 PIECES = [
     *("<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=x>", "</parameter>", "{", "}"),
+    *(
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[",
+        "]",
+        "book",
+        "(",
+        ")",
+        "x=",
+        "<arg_key>x</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    *(
+        "<｜tool▁call▁begin｜>",
+        "function<｜tool▁sep｜>",
+        "```json",
+        "<invoke name='book'>",
+        "<|tool_call_begin|>book:0",
+    ),
     *("<|message|>", "<|call|>", "to=functions.book", "<book>", "</book>", '"name"', ":", '"x"', ";", " ", "1e999"),
 ]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", NOT_COMPACT)
 @settings(max_examples=60)
 @given(call=calls)
 def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
     parser = get_parser(name, TOOLS)
     turn = parser.parse(parser.format_call(call))
-    assert (turn.error, turn.calls, turn.content) == ("", (call,), "")
+    assert (turn.error, meant(turn), turn.content) == ("", [[call.name, call.arguments]], "")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", NOT_COMPACT)
 @settings(max_examples=60)
 @given(text=st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
@@ -65,17 +88,21 @@ def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
     json.dumps([call.to_openai() for call in turn.calls], allow_nan=False)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", NOT_COMPACT)
 def test_words_alone_are_content(name: str) -> None:
     turn = get_parser(name, TOOLS).parse("  The answer is <b>14</b>. ")
     assert (turn.content, turn.calls, turn.error) == ("The answer is <b>14</b>.", (), "")
 
 
-@pytest.mark.parametrize(("name", "joint"), [("hermes", "\n"), ("llama3_json", "; "), ("qwen3_coder", "\n"), ("tags", " ")])
+@pytest.mark.parametrize(
+    ("name", "joint"),
+    [*((name, "\n") for name in NOT_COMPACT if name not in ("llama3_json", "pythonic")), ("llama3_json", "; ")],
+)
 def test_several_calls_are_read_in_order(name: str, joint: str) -> None:
     parser = get_parser(name, TOOLS)
     several = tuple(ToolCall(name="calculator", arguments={"expression": str(i)}) for i in range(3))
-    assert parser.parse(joint.join(map(parser.format_call, several))).calls == several
+    turn = parser.parse(joint.join(map(parser.format_call, several)))
+    assert meant(turn) == [["calculator", {"expression": str(i)}] for i in range(3)]
 
 
 SECOND = '<tool_call>{"name": "now"}</tool_call><tool_call>%s</tool_call>'  # nothing is called where one is malformed
@@ -159,7 +186,7 @@ def test_literals_are_read_in_bounded_steps(text: str) -> None:
     assert read_typed(python, {"type": "array"}, {}) == python
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "tags", "harmony", "llama3_json"])
+@pytest.mark.parametrize("name", NOT_COMPACT)
 def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = ("<tool_call>", "<tool_call><function=a>", "<calc>", "<calc></think>", "</think>", "<parameter=a>")
     tried = Mock(side_effect=finding.next_thought)
@@ -178,9 +205,14 @@ def test_what_a_chat_template_writes_is_read(name: str) -> None:
     sandbox = pytest.importorskip("jinja2.sandbox", reason="chat templates are Jinja")
     environment: Any = sandbox.ImmutableSandboxedEnvironment()
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    call = ToolCall(name="book", arguments={"title": "Émile\n'x'", "pages": 3, "new": True, "tags": ["a"]})
-    text = environment.from_string(TEMPLATES[name]).render(calls=[{"name": call.name, "arguments": call.arguments}])
-    assert get_parser(name, TOOLS).parse(text).calls == (call,)
+    line = " " if name == "pythonic" else "\n"  # that template does not escape what it puts into quotes
+    arguments = {"title": f"Émile{line}'x'", "pages": 3, "new": True, "tags": ["a"]}
+    several = [["book", arguments], ["book", {"title": "7", "pages": 4}]][: 1 if name == "llama3_json" else 2]
+    calls = [{"name": one[0], "arguments": one[1], "id": f"functions.book:{n}"} for n, one in enumerate(several)]
+    turn = get_parser(name, TOOLS).parse(environment.from_string(TEMPLATES[name]).render(calls=calls))
+    assert (meant(turn), turn.content) == (several, "")
+    if name == "kimi_k2":
+        assert [call.id for call in turn.calls] == ["functions.book:0", "functions.book:1"]
 
 
 json_values = st.recursive(
