@@ -16,7 +16,7 @@ from turntree.envs.parsers.llama3 import Llama3JsonParser
 from turntree.envs.parsers.parameter_tags import ParameterTagsParser
 from turntree.envs.parsers.pythonic import PythonicParser
 from turntree.envs.parsers.tags import TagsParser
-from turntree.envs.parsers.turn import ParsedTurn, ToolParser
+from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 
 __all__ = [
     "FORMATS",
@@ -25,6 +25,7 @@ __all__ = [
     "HermesParser",
     "JsonMarksParser",
     "Llama3JsonParser",
+    "OfferedTool",
     "ParameterTagsParser",
     "ParsedTurn",
     "PythonicParser",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 from turntree.envs.errors import UnknownParser
 from turntree.envs.message import ToolCall
@@ -19,7 +20,7 @@ from turntree.envs.parsers.llama3 import Llama3JsonParser
 from turntree.envs.parsers.parameter_tags import ParameterTagsParser
 from turntree.envs.parsers.pythonic import PythonicParser
 from turntree.envs.parsers.tags import TagsParser
-from turntree.envs.parsers.turn import ParsedTurn, ToolParser
+from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 from turntree.envs.tools.tool import Tool
 from turntree.rewards.reading.thoughts import without_thoughts
 
@@ -54,12 +55,12 @@ ALIASES = {
     **dict.fromkeys(("openai", "gpt-oss"), "harmony"),
 }
 """Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same."""
-_OTHERS = frozenset(
-    "apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots ernie45 "
-    "functiongemma gemma4 gigachat3 granite-20b-fc hunyuan hunyuan_a13b hy_v3 inkling internlm interns1 jamba kimi_k3 "
-    "lfm2 longcat minicpm5 minimax minimax_m3 minimax-m3 muse olmo3 phi4_mini_json poolside_v1 seed_oss solar_open2 "
-    "spark25 step3 trinity xlam".split()
-)
+_OTHERS = """
+apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots ernie45
+functiongemma gemma4 gigachat3 granite-20b-fc hunyuan hunyuan_a13b hy_v3 inkling internlm interns1 jamba kimi_k3 lfm2
+longcat minicpm5 minimax minimax_m3 minimax-m3 muse olmo3 phi4_mini_json poolside_v1 seed_oss solar_open2 spark25 step3
+trinity xlam
+"""
 """Parsers of vLLM and SGLang for formats that we do not have."""
 _LONGEST_EXAMPLE = 400
 
@@ -73,8 +74,8 @@ _BEGINNINGS = {
     "glm45": r"<tool_call>\s*{name}\b",
     "kimi_k2": r"functions\.{name}:\d",
     "harmony": r"to=functions\.{name}\b",
-    "deepseek_v3": r"function\s*(?:<｜tool▁sep｜>)?\s*{name}\s*```json",
-    "deepseek_v31": r"<｜tool▁call▁begin｜>\s*{name}\b",
+    "deepseek_v3": r"function\s*(?:<\uff5ctool▁sep\uff5c>)?\s*{name}\s*```json",
+    "deepseek_v31": r"<\uff5ctool▁call▁begin\uff5c>\s*{name}\b",
     "mistral": r"""(?:\[TOOL_CALLS\]\s*|\A\s*)\[\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
     "mistral_v11": r"""\[TOOL_CALLS\]\s*{name}\b|\A\s*{name}\s*\{{\s*["']""",
     "pythonic": r"\A\s*\[\s*{name}\(",
@@ -96,7 +97,7 @@ def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
         return _PARSERS[known](tools)
     nearest = difflib.get_close_matches(str(name), [*FORMATS, *ALIASES], n=1, cutoff=0.4)
     hint = f"did you mean {nearest[0]!r}?" if nearest else "choose one of them"
-    if name in _OTHERS:
+    if name in _OTHERS.split():
         hint = "vLLM or SGLang has a parser of that name, turntree has not"
     raise UnknownParser(f"tool_format must be one of {', '.join(FORMATS)}, got {name!r}; {hint}")
 
@@ -120,7 +121,7 @@ def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
     names = [name for name in tool_names if name in text]
     if not names:
         return None
-    stubs = cast(Sequence[Tool], [_Stub(name, {"VALUE": {"type": "string"}}, {}) for name in names])
+    stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
     for name, make in _PARSERS.items():
         if any(call.name in names for call in make(stubs).parse(text).calls):
             return name
@@ -157,22 +158,11 @@ def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -
     return ParsedTurn(content=turn.content, error=f"{reason}. Write it as {example}" if example else reason)
 
 
-class _Stub(NamedTuple):
-    """A tool of which the name alone is known."""
-
-    name: str
-    properties: dict[str, Any]
-    definitions: dict[str, Any]
-
-
 def _example(parser: ToolParser, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> str:
     """The call as it should have been written, or one of a tool that the format can call; empty if there is none."""
     made = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
     for one in [*calls[:1], *made]:
-        try:
-            written = parser.format_call(one)
-        except ValueError:
-            continue
-        if len(written) <= _LONGEST_EXAMPLE:
-            return written
+        with contextlib.suppress(ValueError):
+            if len(written := parser.format_call(one)) <= _LONGEST_EXAMPLE:
+                return written
     return ""

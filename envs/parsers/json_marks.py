@@ -39,16 +39,16 @@ class Marks(NamedTuple):
 
 _JSON = re.compile(r"\s*[\[{]")
 _NAME = r"(?P<name>[^\s<>\[\]{}\"'`]+?)"
-_SECTION, _SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_CALL, _SEP, _CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_SECTION, _SECTION_END = "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁calls▁end\uff5c>"
+_CALL, _SEP, _CALL_END = "<\uff5ctool▁call▁begin\uff5c>", "<\uff5ctool▁sep\uff5c>", "<\uff5ctool▁call▁end\uff5c>"
 _DEEPSEEK = Marks(
     opening=rf"(?:{_SECTION}\s*)?{_CALL}",
     name=rf"\s*function\s*{_SEP}\s*{_NAME}\s*```(?:json)?",
     closing=rf"```\s*{_CALL_END}",
     after=rf"\s*{_SECTION_END}",
     written=f"{_SECTION}{_CALL}function{_SEP}{{name}}\n```json\n{{arguments}}\n```{_CALL_END}{_SECTION_END}",
-    ends="<｜end▁of▁sentence｜>",
-    openings=("<｜tool",),
+    ends="<\uff5cend▁of▁sentence\uff5c>",
+    openings=("<\uff5ctool",),
 )
 DEEPSEEK_V3 = _DEEPSEEK
 DEEPSEEK_V31 = _DEEPSEEK._replace(

@@ -90,7 +90,8 @@ class ParameterTagsParser:
         end = re.escape(tags.function[1])
         self._function = re.compile(rf"\s*{tags.function[0]}")
         self._opening = re.compile("|".join([outer, *([tags.function[0]] if end else ())]))
-        whole = (tags.function[0] if tags.several else rf"{outer}\s*{tags.function[0]}", rf"{end}\s*{outer_end}")
+        before = end or f"(?<={tags.parameter[1]})"  # without a mark of its own, a call ends behind a value
+        whole = (tags.function[0] if tags.several else rf"{outer}\s*{tags.function[0]}", rf"{before}\s*{outer_end}")
         bare = (tags.function[0], rf"{end}(?:\s*{outer_end})?")
         self._whole = tuple(map(re.compile, bare if tags.several else whole))
         self._bare = tuple(map(re.compile, bare))
@@ -115,6 +116,8 @@ class ParameterTagsParser:
         outer, outer_end = self._tags.outer
         bare = opened[0] != outer
         function = self._function.match(text, opened.start() if bare else opened.end())
+        if function is not None and not self._tags.function[1] and text.startswith(outer_end, function.end()):
+            return Found((ToolCall(name=function[1]),), function.end() + len(outer_end))
         opening, closing = self._bare if bare else self._whole
         ends = None if function is None else end_of_nested(text, function.end(), opening, closing)
         if function is None or ends is None:

@@ -20,7 +20,8 @@ class PythonicParser:
     """``[name(key="value"), other(n=1)]``, and nothing else in the turn but thoughts.
 
     ``<|python_start|>`` and ``<|python_end|>`` may stand around it. Arguments are literals with names; nothing is
-    evaluated. A text in quotes is read as JSON or a literal where the tool's schema allows no text. A turn that begins with ``[``, a name and ``(`` and cannot be read is an error if the name is a tool's.
+    evaluated. A text in quotes is read as JSON or a literal where the tool's schema allows no text. A turn that begins
+    with ``[``, a name and ``(`` and cannot be read is an error if the name is a tool's.
 
     Example:
         >>> PythonicParser().parse("[now()]").calls[0].name

@@ -27,9 +27,7 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 TOOLS: tuple[Tool, ...] = (calculator, book)
 NOT_COMPACT = FORMATS[:-1]
 """All but the format that has calls with one text alone."""
-marks = st.sampled_from(
-    ["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " ", "</arg_value>"]
-)
+marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
     {"title": words, "pages": st.integers()},
@@ -60,8 +58,8 @@ PIECES = [
         "</arg_value>",
     ),
     *(
-        "<｜tool▁call▁begin｜>",
-        "function<｜tool▁sep｜>",
+        "<\uff5ctool▁call▁begin\uff5c>",
+        "function<\uff5ctool▁sep\uff5c>",
         "```json",
         "<invoke name='book'>",
         "<|tool_call_begin|>book:0",
