@@ -78,7 +78,7 @@ _BEGINNINGS = {
     "deepseek_v31": r"<\uff5ctool▁call▁begin\uff5c>\s*{name}\b",
     "mistral": r"""(?:\[TOOL_CALLS\]\s*|\A\s*)\[\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
     "mistral_v11": r"""\[TOOL_CALLS\]\s*{name}\b|\A\s*{name}\s*\{{\s*["']""",
-    "pythonic": r"\A\s*\[\s*{name}\(",
+    "pythonic": r"\A\s*\[\s*{name}\(|\[{name}\((?:\w+=|\))",
     "llama3_json": r"""\{{\s*["']name["']\s*:\s*["']{name}["']\s*,\s*["'](?:arguments|parameters|args|input)["']\s*:""",
     "tags": r"\A\s*<{name}>",
 }

@@ -69,7 +69,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("name", NOT_COMPACT)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(call=calls)
 def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
     parser = get_parser(name, TOOLS)
@@ -78,7 +78,7 @@ def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
 
 
 @pytest.mark.parametrize("name", NOT_COMPACT)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(text=st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
     turn = get_parser(name, TOOLS).parse(text)
