@@ -7,14 +7,13 @@ what came. Values come from JSON, so only JSON types are distinguished.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
+from turntree.envs.data.json_files import half_in
 from turntree.envs.errors import ToolError
 
 _SHOWN = 80
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
@@ -49,11 +48,8 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
         if argument not in arguments:
             raise ToolError(f"{name} needs the argument {argument!r}; it takes: {expected}")
     for argument, value in arguments.items():
-        if surrogate := _SURROGATE.search(json.dumps(value, ensure_ascii=False, default=str)):
-            half = surrogate[0].encode("unicode_escape").decode()
-            raise ToolError(
-                f"argument {argument!r} of {name} has half a surrogate pair, {half}; write whole characters"
-            )
+        if problem := half_in(value):
+            raise ToolError(f"argument {argument!r} of {name}: {problem}")
     return {
         argument: _fitted(value, properties[argument], where=f"argument {argument!r} of {name}")
         for argument, value in arguments.items()
