@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
-from turntree.envs.parsers import FORMATS
 
 if TYPE_CHECKING:
     from turntree.agents.engines.engine_choice import EngineChoice
@@ -28,7 +27,10 @@ TemplateOption = Annotated[
     str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-TOOL_FORMATS = f"How the policy writes tool calls: {', '.join(FORMATS)}, or vLLM's or SGLang's name of one."
+TOOL_FORMATS = (
+    "How the policy writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, "
+    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one."
+)
 ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")

@@ -18,7 +18,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
-from turntree.envs.parsers import _PARSERS
+from turntree.envs.parsers import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ def test_a_training_without_its_packages_says_what_to_install(turntree, command,
 def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
     for command in ("eval", "serve"):
-        assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
+        assert not [name for name in FORMATS if name not in turntree(command, "--help").out]
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:
