@@ -44,7 +44,7 @@ FILLER += "photographically documented, conscientiously maintained, internationa
 RIGHT, NARROW, AT_ONCE = 0.35, 0.40, 0.25
 WORD = r" ?\w+|[^\w]"
 """A space belongs to the word behind it, so that a copied word is the same token."""
-ENV = {"tool_format": "compact", "system_prompt": "", "hits": 2}
+ENV = {"tool_format": "compact", "system_prompt": "", "describes_tools": True, "hits": 2}
 LIMITS = {"max_turns": 6, "max_turn_tokens": 16}
 PACKAGES = ("turntree", "torch", "verl")
 

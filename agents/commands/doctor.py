@@ -102,6 +102,8 @@ def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
     rows = {
         "system role": "its own" if found.system else "none: its text leads the first user message",
         "tool role": str(found.tool_role),
+        "tools": "its own" if found.renders_tools else "not rendered: the system message describes them",
+        "calls": found.tool_format or "none that turntree reads: hermes, unless tool_format says otherwise",
         "ids of calls": "nine letters or digits" if found.nine_letter_ids else "any",
         "end tokens": " ".join(map(str, tokenizer.convert_ids_to_tokens(found.end_tokens))),
         "thoughts": thought + (f"; the prompt opens {found.opens}" if found.opens else ""),

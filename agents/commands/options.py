@@ -27,8 +27,10 @@ TemplateOption = Annotated[
     str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-TOOL_FORMATS = "How the policy writes tool calls: hermes, compact, llama3_json, qwen, harmony or tags."
-ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
+ToolFormatOption = Annotated[
+    str | None,
+    typer.Option(help="How the policy writes tool calls, such as hermes or llama3_json; else as its chat template."),
+]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]

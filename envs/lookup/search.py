@@ -35,6 +35,7 @@ class Search(Env):
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_corpus", "_tasks", "num_tasks", "hits"}
     default_limits = Limits(max_turns=12)
+    example_call = ToolCall(name="search", arguments={"query": "bridge of Ardol"})
 
     def __init__(
         self,
@@ -80,11 +81,9 @@ class Search(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the tools and the form of the answer."""
-        call = self.parser.format_call(ToolCall(name="search", arguments={"query": "bridge of Ardol"}))
+        """Explain the task and the form of the answer."""
         return (
-            "Answer the question from the texts that you find. Search, and read a text by its id; call tools like "
-            f"this and wait for the result:\n{call}\n"
+            "Answer the question from the texts that you find: search, and read a text by its id. "
             r"End with the answer alone, a few words or a number, in \boxed{}."
         )
 

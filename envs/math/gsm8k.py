@@ -29,6 +29,7 @@ class GSM8K(Env):
 
     quick = True
     forkable = True
+    describes_tools = True
     tools = (calculator,)
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_tasks", "num_tasks"}
 

@@ -17,14 +17,16 @@ from turntree.envs.parsers.hermes import HermesParser
 from turntree.envs.parsers.llama3 import Llama3JsonParser
 from turntree.envs.parsers.qwen import QwenXmlParser
 from turntree.envs.parsers.tags import TagsParser
-from turntree.envs.parsers.turn import ParsedTurn, ToolParser
+from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 from turntree.envs.tools.tool import Tool
 
 __all__ = [
+    "FORMATS",
     "CompactParser",
     "HarmonyParser",
     "HermesParser",
     "Llama3JsonParser",
+    "OfferedTool",
     "ParsedTurn",
     "QwenXmlParser",
     "TagsParser",
@@ -40,6 +42,9 @@ _PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
     "harmony": HarmonyParser,
     "tags": TagsParser,
 }
+
+FORMATS = (*(name for name in _PARSERS if name != "compact"), "compact")
+"""Names of all formats; ``compact``, which reads plain prose the most easily, comes last."""
 
 
 def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:

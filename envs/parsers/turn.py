@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 from turntree.envs.message import ToolCall
+
+
+class OfferedTool(NamedTuple):
+    """The part of a ``Tool`` that parsers read, from an OpenAI schema."""
+
+    name: str
+    properties: dict[str, Any]  #: JSON schema of each parameter, by name
+    definitions: dict[str, Any]  #: schemas that the parameters refer to, by name
+
+    @classmethod
+    def of(cls, function: Mapping[str, Any]) -> Self:
+        """Read the ``function`` of an OpenAI schema."""
+        parameters = function["parameters"]
+        named = {**(parameters.get("definitions") or {}), **(parameters.get("$defs") or {})}
+        return cls(function["name"], parameters.get("properties") or {}, named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ class RetailService(TauService):
     domain = "retail"
     tables = RETAIL_TABLES
     desk = RetailDesk
-    example = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
+    example_call = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
 
 
 class TauAirline(TauService):
@@ -95,7 +95,7 @@ class TauAirline(TauService):
     domain = "airline"
     tables = AIRLINE_TABLES
     desk = TauAirlineDesk
-    example = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
+    example_call = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
 
 
 @lru_cache(maxsize=8)

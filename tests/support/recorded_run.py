@@ -45,7 +45,7 @@ def write_run(
 async def _play(path: Path, step: int, scripts: Sequence[Sequence[str]], prompt: str) -> None:
     tokenizer = build_tokenizer()
     renderer = Renderer(tokenizer)
-    env = make("turntree/Arithmetic-v0", tool_format="compact", system_prompt="")
+    env = make("turntree/Arithmetic-v0", tool_format="compact", system_prompt="", describes_tools=True)
     with EpisodeWriter(path) as writer:
         for session, script in enumerate(scripts):
             asked = Task(id="arithmetic/train/0", prompt=prompt, answer="14")

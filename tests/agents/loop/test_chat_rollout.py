@@ -162,7 +162,7 @@ class Forgetful(Arithmetic):
 
 
 async def test_a_server_is_asked_with_what_is_left_of_a_shortened_dialogue() -> None:
-    episode, asked = await played(CALL, CALL, RIGHT, env=Forgetful(), tool_calls=ToolCalls.TEXT)
+    episode, asked = await played(CALL, CALL, RIGHT, env=Forgetful(describes_tools=False), tool_calls=ToolCalls.TEXT)
     assert episode.reward == 1.0
     assert [len(one["messages"]) for one in asked] == [2, 2, 4]
     (told, left) = asked[1]["messages"]

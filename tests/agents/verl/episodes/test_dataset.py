@@ -17,7 +17,7 @@ from turntree.agents.verl.episodes.dataset import main, make_env, rows
 from turntree.envs import UnknownEnvironment
 from turntree.envs.math.arithmetic import Arithmetic
 
-COMPACT = {"tool_format": "compact", "system_prompt": ""}
+COMPACT = {"tool_format": "compact", "system_prompt": "", "describes_tools": True}
 
 
 def test_a_row_names_the_task_and_holds_its_prompt() -> None:
