@@ -176,7 +176,6 @@ def test_the_first_prompt_of_each_environment_names_each_tool_once(entry: Entry,
 def test_so_does_the_prompt_of_an_environment_of_ones_own(template: str) -> None:
     for kind in (Shop, Described, Extended):
         _check_once(kind(), renderer_of(WRITING[template]))
-    _check_once(Described(system_prompt="Be brief."), renderer_of(WRITING[template]))
 
 
 def _check_once(env: Any, renderer: Renderer) -> None:
@@ -188,7 +187,14 @@ def _check_once(env: Any, renderer: Renderer) -> None:
     described = calls.sub("", prompt)
     for name in [one["function"]["name"] for one in tools]:
         assert described.count(f'"name": "{name}"') == (0 if own.describes_tools else 1), prompt
-    assert bool(calls.search(prompt)) == (bool(tools) and (own.describes_tools or not renderer.template.renders_tools))
+    shows = own.describes_tools or isinstance(own, Described) or not renderer.template.renders_tools
+    assert bool(calls.search(prompt)) == (bool(tools) and shows)
+
+
+def test_another_system_prompt_than_the_classs_does_not_describe_them() -> None:
+    prompt = prompt_of(Described(system_prompt="Be brief."), renderer_of(CHATML))
+    assert prompt.count('"name": "stock"') == 1
+    assert "You can call these tools" not in prompt_of(Described(), renderer_of(CHATML))
 
 
 def test_a_prompt_without_tools_or_with_another_format_is_found(knowing: Renderer) -> None:
