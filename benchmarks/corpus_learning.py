@@ -26,11 +26,12 @@ from common.verl_training import trained
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import word_tokenizer
-from turntree.agents.demo.warm_start import WarmStart, fit
+from turntree.agents.demo.warm_start import WarmStart, optimizers
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.sft.fit import fit
 from turntree.envs import Env, Limits, Task, make
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ def main() -> None:
         tokenizer = tokenizer_of(files)
         env = make(ID, **files, **ENV, limits=Limits(**LIMITS))
         policy = build_policy(PolicyShape(context=512), tokenizer=tokenizer)
-        fit(policy, demonstrations(env, tokenizer, 2400), WarmStart(steps=args.warm_steps))
+        settings = WarmStart(steps=args.warm_steps)
+        fit(policy, demonstrations(env, tokenizer, 2400), settings, optimizers(policy, settings))
         save_policy(policy, folder / "policy", tokenizer)
         for seed in range(args.seeds):
             if str(seed) in record["runs"]:

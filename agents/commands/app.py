@@ -13,7 +13,7 @@ from turntree.agents.commands.bench import bench_command
 from turntree.agents.commands.doctor import doctor_command
 from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
 from turntree.agents.commands.evaluate import eval_command
-from turntree.agents.commands.export import export_command
+from turntree.agents.commands.export import export_command, sft_command
 from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.serve import serve_command
 from turntree.agents.commands.view import tree_command, view_command
@@ -135,6 +135,7 @@ app.command("attack")(attack_command)
 app.command("play")(play_command)
 app.command("eval")(eval_command)
 app.command("bench")(bench_command)
+app.command("sft")(sft_command)
 app.command("score")(score_command)
 app.command("rescore")(rescore_command)
 app.command("export")(export_command)
