@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from turntree.agents.engines.engine_choice import EngineName, parsed_engine_args
+from turntree.envs.parsers import FORMATS
 
 if TYPE_CHECKING:
     from turntree.agents.engines.engine_choice import EngineChoice
@@ -27,10 +28,11 @@ TemplateOption = Annotated[
     str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-ToolFormatOption = Annotated[
-    str | None,
-    typer.Option(help="How the policy writes tool calls, such as hermes or llama3_json; else as its chat template."),
-]
+TOOL_FORMATS = (
+    f"How the policy writes tool calls: {', '.join(FORMATS)}, or vLLM's or SGLang's name of one; else as the model's "
+    "chat template does."
+)
+ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]

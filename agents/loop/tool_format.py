@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from turntree.agents.loop.renderer import AS_TOKENS, Renderer
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers import OfferedTool, ToolParser, get_parser
+from turntree.envs.parsers import OfferedTool, ToolParser, canonical, get_parser
 from turntree.envs.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ToolFormat:
 
     def __init__(self, renderer: Renderer, name: str | None = None) -> None:
         template = renderer.template
-        self.name = name or template.tool_format or DEFAULT
+        self.name = canonical(name or template.tool_format or DEFAULT)
         self._quoted = template.marks.quoted
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
         """Whether calls are written with special tokens."""

@@ -16,6 +16,7 @@ from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.tool_format import ToolFormat, follow_template, opening, untold
 from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, make, tool
 from turntree.envs.catalogue import CATALOGUE, Entry
+from turntree.envs.parsers import FORMATS
 
 KNOWING = (
     "{% if tools %}<|im_start|>system\nTOOLS {{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -139,7 +140,7 @@ def test_for_another_one_tools_and_calls_stand_in_the_text(renderer: Renderer):
     assert "tool_calls" not in tools.added([dict(SAID[1])], [TOOL])[0]
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen", "llama3_json", "compact", "tags", "harmony"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Renderer, name: str):
     tools = ToolFormat(renderer, name)
     parser: Any = tools.parser([TOOL])
