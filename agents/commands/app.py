@@ -174,6 +174,8 @@ def _print_step(report: StepReport) -> None:
         f"{report.tokens_per_step:.2f} tokens per verify step, {report.seconds:.1f} s",
         highlight=False,
     )
+    for warning in report.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _print_phase(phase: Phase) -> None:
