@@ -57,6 +57,7 @@ def configure(
         logging.basicConfig(level=logging.INFO)
     else:
         logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
+        logging.getLogger("turntree.agents.verl.records.learning_warnings").setLevel(logging.WARNING)
 
 
 @app.command("list")
@@ -174,8 +175,6 @@ def _print_step(report: StepReport) -> None:
         f"{report.tokens_per_step:.2f} tokens per verify step, {report.seconds:.1f} s",
         highlight=False,
     )
-    for warning in report.warnings:
-        typer.echo(f"warning: {warning}", err=True)
 
 
 def _print_phase(phase: Phase) -> None:

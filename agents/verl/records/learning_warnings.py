@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from turntree.agents.episodes.episode import Turn
 from turntree.agents.episodes.learning_checks import Advice, LearningFigures, learning_warnings
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.records.metrics import PREFIX
 from turntree.agents.verl.records.recording import RunFolder
+
+logger = logging.getLogger(__name__)
 
 _CHECKED = (1, 3)
 """Steps after which a training is checked, counted from its start or resume."""
@@ -31,13 +35,14 @@ class LearningWarnings:
         self._tools = tools
         self._steps = 0
 
-    def after(self, step: int, metrics: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the warnings that are due after a step; none if turntree does not log its figures."""
+    def see(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Count a step, and log the warnings that are due; none if turntree's figures are not among the metrics."""
         self._steps += 1
         if self._steps not in _CHECKED or f"{PREFIX}episodes" not in metrics:
-            return ()
-        unparsed_turn = lambda: first_unparsed(self._folder, step)  # noqa: E731
-        return tuple(learning_warnings(figures_of(metrics), _ADVICE, tools=self._tools, unparsed_turn=unparsed_turn))
+            return
+        unparsed_turn = partial(first_unparsed, self._folder, step)
+        for line in learning_warnings(figures_of(metrics), _ADVICE, tools=self._tools, unparsed_turn=unparsed_turn):
+            logger.warning("after step %d %s", step, line)
 
 
 def figures_of(metrics: Mapping[str, float]) -> LearningFigures:

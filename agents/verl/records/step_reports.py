@@ -21,8 +21,6 @@ class StepReport:
     metrics: Mapping[str, float]
     engine: Mapping[str, float]
     """The engine's counters of this step; empty with another rollout backend, and if the replica was lost after it."""
-    warnings: tuple[str, ...] = ()
-    """Why the policy cannot learn, a line each; filled in after the first and the third step."""
 
     @property
     def reward(self) -> float:

@@ -6,7 +6,6 @@ Not here: starting and stopping verl (``launch``), and how the records are writt
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from time import perf_counter
 
 from turntree.agents.progress import SILENCE
@@ -66,7 +65,8 @@ class Progress:
             self._stepped, self._told = True, perf_counter()
             self.step = report.step
             self.lost.see(report.step, report.metrics)
-            self._on_step(replace(report, warnings=self._learning.after(report.step, report.metrics)))
+            self._on_step(report)
+            self._learning.see(report.step, report.metrics)
         if perf_counter() - self._told >= SILENCE:
             self._told = perf_counter()
             step = f"step {self.step + 1}{self._steps_in_all}"
