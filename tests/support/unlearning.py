@@ -21,6 +21,7 @@ class Sums(Env):
 
     quick = True
     num_tasks = 2
+    default_limits = Limits(max_turns=4, max_turn_tokens=100)
 
     @tool
     def add(self, a: int, b: int) -> int:
@@ -76,11 +77,10 @@ CAUSES = {
     ),
     "half cut": Cause("", [[[CALL, LONG, "good"], [LONG, "bad"]]]),
 }
-LIMITS = Limits(max_turns=4, max_turn_tokens=100)
 
 
-async def played(renderer: Renderer, turns: list[str], **settings: Any) -> Episode:
-    return await rollout(Sums(limits=LIMITS, **settings), ScriptedEngine(turns, renderer.tokenizer), renderer, index=0)
+async def played(renderer: Renderer, turns: list[str]) -> Episode:
+    return await rollout(Sums(), ScriptedEngine(turns, renderer.tokenizer), renderer, index=0)
 
 
 async def played_groups(renderer: Renderer, groups: list[list[list[str]]]) -> list[list[Episode]]:
