@@ -159,7 +159,12 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     played = [row for row in rows if row.extra[EPISODE]]  # of an episode's further dialogues the tokens alone count
     infos = [row.extra[EPISODE] for row in played]
     # The episode does not know whether verl's reward loop left it undecided.
-    undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in played]
+    told = [row.extra.get("reward_extra_info", {}) for row in played]
+    undecided = [bool(one.get("undecided") or info["undecided"]) for one, info in zip(told, infos, strict=True)]
+    rewards: dict[str, list[float]] = {}
+    for row, one, masked in zip(played, told, undecided, strict=True):
+        if "score" in one and not (masked or row.extra[EPISODE]["failure"]):
+            rewards.setdefault(row.group, []).append(float(one["score"]))
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
     levels = Counter(level for row in rows for level in row.levels if level)
     tokens = sum(levels.values())
@@ -182,10 +187,10 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "truncated": _mean([info["truncated"] for info in infos]),
         "retried": _mean([info["attempts"] > 1 for info in infos]),
         "failures": _mean([info["failure"] for info in infos]),
-        "undecided": _mean([one or bool(info["undecided"]) for one, info in zip(undecided, infos, strict=True)]),
+        "undecided": _mean(undecided),
         **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
     }
-    if (equal := equal_groups(_group_rewards(played))) is not None:
+    if (equal := equal_groups(rewards.values())) is not None:
         values["equal_groups"] = equal
     if tokens:
         values["tokens"] = float(tokens)
@@ -198,16 +203,6 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         if any(name in info for info in infos):
             values[name] = float(sum(info.get(name, 0) for info in infos))
     return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
-
-
-def _group_rewards(rows: Sequence[PlayedRow]) -> Iterable[list[float]]:
-    """The rewards of each group, without those of masked episodes."""
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        info, told = row.extra[EPISODE], row.extra.get("reward_extra_info", {})
-        if "score" in told and not (info["failure"] or info["undecided"] or told.get("undecided")):
-            groups.setdefault(row.group, []).append(float(told["score"]))
-    return groups.values()
 
 
 def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
