@@ -8,14 +8,7 @@ from itertools import chain
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, Turn
-
-try:
-    from turntree.envs.parsers import likely_format  # type: ignore[attr-defined]
-except ImportError:
-
-    def likely_format(text: str, tool_names: Collection[str]) -> str | None:
-        return None
-
+from turntree.envs.parsers import likely_format
 
 MANY = 0.5
 """Share of unparsed tool calls, or of cut turns, above which a warning is due."""
@@ -38,7 +31,7 @@ class LearningFigures:
     cut: float
     """Share of the turns that ended at a limit of tokens."""
     equal_groups: float | None
-    """As the function returns it."""
+    """Share of the groups whose rewards are all equal; ``None`` if no two episodes have a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Episodes of an environment with two tools, from which a policy cannot learn for one reason each."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
@@ -13,7 +13,8 @@ CALL, WRONG, LONG = (
     "<tool_call>add",
     "go on " * 40,
 )
-"""A turn that calls a tool, one whose call cannot be parsed, and one that is cut."""
+OTHER = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></function>"
+"""A turn that calls a tool, one whose call cannot be parsed, one that is cut, and a call in another format."""
 
 
 class Sums(Env):
@@ -43,10 +44,6 @@ class Sums(Env):
         """
         return a * b
 
-    def step(self, action: str) -> Any:
-        *told, info = super().step(action)
-        return (*told, {**info, "parse_error": self.parser.parse(action).error})
-
     def task(self, index: int) -> Task:
         return Task(id=f"sums/{index}", prompt=f"What is {index} + {index}?")
 
@@ -70,6 +67,11 @@ CAUSES = {
     "equal": Cause("the rewards are equal in every group", [[[CALL, "bad"]] * 2, [[CALL, "bad"]] * 2]),
     "unparsed": Cause(
         "2 of 3 tool calls could not be parsed, such as '<tool_call>add'", [[[WRONG, "good"], [WRONG, CALL, "bad"]]]
+    ),
+    "another format": Cause(
+        "2 of 2 tool calls could not be parsed, such as '<function=add><parameter=a>1</parameter><parameter=b>2"
+        "</parameter></function>': it looks like the format qwen3_coder; try ",
+        [[[OTHER, "good"], [OTHER, "bad"]]],
     ),
     "half unparsed": Cause("", [[[WRONG, CALL, "good"], [CALL, WRONG, "bad"]]]),
     "cut": Cause(
