@@ -57,6 +57,7 @@ def configure(
         logging.basicConfig(level=logging.INFO)
     else:
         logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
+        logging.getLogger("turntree.agents.verl.records.learning_warnings").setLevel(logging.WARNING)
 
 
 @app.command("list")

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,8 @@ def train(
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
-    progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase)
+    tools = partial(_tools, composition.settings)
+    progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase, tools)
     lost = progress.lost
     kills = kernel_kills()
     try:
@@ -139,6 +141,16 @@ def train(
     if killed is None and (first := first_failure(folder, progress.step + 1)):
         logger.error("before that, %s", first)  # what followed is seldom the cause
     return status
+
+
+def _tools(settings: TrainSettings) -> list[str]:
+    """Names of the environment's tools; none if it cannot be made now, which must not end a training."""
+    try:
+        with closing(make_env(settings.env, settings.env_kwargs)) as env:
+            return [tool.name for tool in env.offered_tools]
+    except Exception:
+        logger.warning("the environment's tools are not known", exc_info=True)
+        return []
 
 
 def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:

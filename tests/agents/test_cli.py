@@ -2,6 +2,7 @@ import importlib.util
 import io
 import json
 import sys
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +12,10 @@ from unittest.mock import Mock
 import pytest
 from command import Said
 from interpreter import python
+from unlearning import CAUSES
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
+from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
@@ -78,6 +81,22 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
     assert "of the turns were cut at a limit of tokens" in said.out
+    assert "warning: no episode called a tool, but the environment has calculator" in said.out
+    assert "warning: the rewards are equal in every group" in said.out
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
+    said, groups = CAUSES[cause]
+    if cause == "half cut":
+        said = "40% of the turns were cut"  # too many for an evaluation
+    script = ScriptedEngine([turn for group in groups for turns in group for turn in turns], chatml)
+    monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", lambda choice: nullcontext(script))
+    few = ("-n", len(groups), "--samples", 2, "--concurrency", 1, "--max-tokens", 100)
+    out = turntree("eval", "unlearning:Sums", "--model", tiny_model, *few).out
+    table, *warnings = out.split("warning: ")
+    assert "cached prompt tokens" in table
+    assert [line.startswith(said) for line in warnings] == [True] * bool(said), out
 
 
 def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:

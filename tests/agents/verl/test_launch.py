@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet
 import pytest
+from interpreter import python
 from machine_speed import eventually, patience
 from omegaconf import OmegaConf
 from tables import table
@@ -206,6 +207,19 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(run, caplog, shares
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
     assert ("the training was stopped" in caplog.text) is bool(said)
+
+
+def test_a_run_that_cannot_learn_is_warned_after_its_first_and_third_step(run: Run, caplog: Any) -> None:
+    assert run(table(__file__, "writes_three_steps")) == 0
+    told = [record.getMessage().partition(":")[0] for record in caplog.records]
+    signs = ("no episode called a tool, but the environment has calculator", "the rewards are equal in every group")
+    expected = [f"after step {step} {sign}" for step in (1, 3) for sign in signs]
+    assert [line.partition(", so")[0] for line in told] == expected
+
+
+def test_the_command_shows_these_warnings_and_no_others() -> None:
+    code = table(__file__, "warns")
+    assert python("-c", code, check=True).stderr == "turntree: nothing is learned\n"
 
 
 def test_a_ray_that_was_slow_to_start_gets_a_second_chance(run: Run) -> None:
