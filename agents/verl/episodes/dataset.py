@@ -22,6 +22,8 @@ from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"
 """Name of the agent loop that plays the rows."""
+MOST_TASKS = {"train": 1024, "val": 32}
+"""Rows of each split where their number is not given."""
 
 
 def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
@@ -58,10 +60,11 @@ def token_bounds(prompt_length: int, response_length: int) -> Limits:
     )
 
 
-def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Iterator[dict[str, Any]]:
+def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> Iterator[dict[str, Any]]:
     """The first ``count`` tasks of an environment as rows.
 
     Args:
+        count: ``None`` takes all, at most ``MOST_TASKS``.
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:
@@ -80,7 +83,9 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
                 f"{VARIABLE}=process to train nevertheless"
             )
     available = env.num_tasks
-    if available is not None and count > available:
+    if count is None:
+        count = MOST_TASKS[split] if available is None else min(available, MOST_TASKS[split])
+    elif available is not None and count > available:
         raise ConfigError(
             f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for: "
             f"turntree.{split}_tasks={available}"
@@ -102,8 +107,8 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     env.close()
 
 
-def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Path:
-    """Write ``rows`` to a Parquet file.
+def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> int:
+    """Write ``rows`` to a Parquet file, and return how many there are.
 
     Raises:
         MissingExtra: If pyarrow is not installed.
@@ -116,7 +121,7 @@ def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: i
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pyarrow.Table.from_pylist(list(rows(env_id, settings, count=count, split=split)))
     pyarrow.parquet.write_table(table, path)
-    return path
+    return int(table.num_rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
