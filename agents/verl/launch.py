@@ -160,8 +160,8 @@ def prepare(
         tell: Called with a line if the environment has fewer tasks than a training takes by default.
 
     Raises:
-        ConfigError: If the environment has fewer tasks than a step takes, answers of a data set are to be compared and there are no rules for it, or programs are to be
-            run ahead.
+        ConfigError: If the environment has fewer tasks than a step takes, answers of a data set are to be compared and
+            there are no rules for it, or programs are to be run ahead.
     """
     settings, config = composition.settings, composition.verl
     if settings.run_ahead.enabled and isinstance(make_env(settings.env, settings.env_kwargs), PlaysItself):

@@ -14,7 +14,7 @@ from typing import Any
 
 from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
-from turntree.envs.errors import DataError, MissingExtra, pip_install
+from turntree.envs.errors import DataError, MissingExtra, install_command
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
 _SUFFIXES = (".jsonl", ".parquet")
@@ -172,4 +172,4 @@ def _read_parquet(path: Path) -> Iterator[Row]:
 
 
 def _missing(library: str, what: str) -> MissingExtra:
-    return MissingExtra(f"reading {what} needs {library}; install it with: " + pip_install('"turntree[data]"'))
+    return MissingExtra(f"reading {what} needs {library}; install it with: " + install_command("data"))

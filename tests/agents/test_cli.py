@@ -48,7 +48,7 @@ def test_a_training_without_its_packages_says_what_to_install(turntree, command,
     monkeypatch.chdir(tmp_path)
     said = turntree(*command.split())
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
-    pip = f'{sys.executable} -m pip install "turntree[train]"'
+    pip = f'{sys.executable} -m pip install -e "{ROOT}[train]"'
     assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
 
 
@@ -160,7 +160,7 @@ def test_a_missing_library_names_the_extra(turntree: Any, tiny_model: Path, monk
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = turntree(*play(tiny_model))
     assert said.status == 2
-    assert 'pip install "turntree[local]"' in said.err
+    assert f'pip install -e "{ROOT}[local]"' in said.err
     assert said.err.count("\n") == 1
 
 
@@ -169,7 +169,7 @@ async def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=64)
-    with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[local\]"):
         async with open_engine(choice):
             pass
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from benchmark_modules import benchmark_module
 
-pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.verl.launch import StepReport
