@@ -15,6 +15,7 @@ from typing import Any
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.loop.env_settings import made_settings
+from turntree.agents.verl.config.env_keys import no_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.envs import Env, Limits, make
 from turntree.envs.errors import DataError
@@ -47,7 +48,7 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     except ModuleNotFoundError as error:
         if ":" not in env_id:
             raise
-        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+        raise no_env(env_id, error) from error
 
 
 def token_bounds(prompt_length: int, response_length: int) -> Limits:
