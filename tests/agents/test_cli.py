@@ -58,6 +58,13 @@ def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_t
         assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
 
 
+def test_the_help_says_how_long_the_demo_takes_and_how_much_a_model_writes(turntree: Any) -> None:
+    demo = " ".join(turntree("demo", "--help").out.split())
+    assert "about 5 minutes" in demo
+    assert "turntree demo --steps 10" in demo
+    assert "writes 542 MB (517 MiB) to DIR" in " ".join(turntree("model", "smollm2", "--help").out.split())
+
+
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:
     lines = {line.split()[0]: line.split()[1:] for line in turntree("list").out.splitlines()[1:] if line.strip()}
     assert len(lines["turntree/Arithmetic-v0"]) > 2
