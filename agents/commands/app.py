@@ -176,7 +176,7 @@ def _print_step(report: StepReport) -> None:
 
     Console().print(
         f"step {report.step}: reward {report.reward:.3f}, "
-        f"{report.tokens_per_step:.2f} tokens per verify step, {report.seconds:.1f} s",
+        f"{report.tokens_per_forward_pass:.2f} tokens per forward pass, {report.seconds:.1f} s",
         highlight=False,
     )
 

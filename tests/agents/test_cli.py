@@ -79,7 +79,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
     assert (said.row["accuracy"], said.row["95 % interval"]) == ("0.000 (0 of 5)", "0.000 to 0.434")
     assert said.row["tokens per episode"] == f"{tokens / 5:.1f}"
-    assert float(said.row["tokens per verify step"]) >= 1.0
+    assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
     assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
@@ -98,7 +98,7 @@ def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate:
     assert len(cut.read_bytes().splitlines()) == 10
     assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(told)
     again = evaluate(*sampled, "--out", whole, "--json").json[0]
-    how_fast = ("seconds", "cached prompt tokens", "tokens per verify step")
+    how_fast = ("seconds", "cached prompt tokens", "tokens per forward pass")
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 

@@ -51,7 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
 def test_every_step_is_reported_once_and_whole(run: Run) -> None:
     reports: list[StepReport] = []
     assert run(table(__file__, "writes_two_steps"), on_step=reports.append) == 0
-    told = [(report.step, report.reward, report.tokens_per_step) for report in reports]
+    told = [(report.step, report.reward, report.tokens_per_forward_pass) for report in reports]
     assert told == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
 
 
