@@ -33,7 +33,7 @@ def print_difference(title: str, found: Paired) -> None:
         table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
     table.add_row("pairs equal token for token", str(found.equal))
     table.add_row("pairs left out", str(found.left_out))
-    table.add_row("verify steps", f"{found.passes[0]} and {found.passes[1]}")
+    table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
     table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
     console = Console()
     console.print(table)

@@ -66,7 +66,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "cut turns": sums.cut_turns,
         "turns": sums.turns,
         "tokens per episode": sums.per_episode(sums.tokens) if counted else None,
-        "tokens per verify step": sums.tokens_per_step if counted else None,
+        "tokens per forward pass": sums.tokens_per_forward_pass if counted else None,
         "cached prompt tokens": sums.cached_tokens if counted else None,
         "prompt tokens": sums.prompt_tokens if counted else None,
         "ended by": sums.stop_reasons,
@@ -91,7 +91,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     if prompt is not None:
         tokens = {
             "tokens per episode": f"{shown['tokens per episode']:.1f}",
-            "tokens per verify step": f"{shown['tokens per verify step']:.2f}",
+            "tokens per forward pass": f"{shown['tokens per forward pass']:.2f}",
             "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
         }
     return lines | {

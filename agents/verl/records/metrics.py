@@ -55,9 +55,9 @@ EPISODE_METRICS = _several(
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
         ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
         ("tokens", "tokens sampled"),
-        ("tokens_per_step", "tokens per verify step of an episode; 1 without speculation"),
+        ("tokens_per_forward_pass", "tokens per forward pass of an episode; 1 without speculation"),
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
-        ("drafts_per_step", "drafted tokens per verify step: the budget that was spent"),
+        ("drafted_per_forward_pass", "drafted tokens per forward pass: the budget that was spent"),
         *((f"level_{level.lower()}", f"share of the sampled tokens of exactness level {level}") for level in Level),
         ("calls_ahead_made", "tool calls that were made before their turn had ended"),
         ("calls_ahead_used", "those whose result was used"),
@@ -196,7 +196,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         values["tokens"] = float(tokens)
         values |= {f"level_{level.lower()}": levels[code] / tokens for code, level in enumerate(Level, start=1)}
     if steps:
-        values |= {"tokens_per_step": tokens / steps, "drafts_per_step": drafted / steps}
+        values |= {"tokens_per_forward_pass": tokens / steps, "drafted_per_forward_pass": drafted / steps}
     if drafted:
         values["acceptance"] = accepted / drafted
     for name in (f"calls_ahead_{name}" for name in CALL_COUNTS):

@@ -91,7 +91,7 @@ async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -
     assert Evaluation.of(unmarked).accuracy == pytest.approx(1 / 3)
     nothing = Evaluation.of([])
     assert math.isnan(nothing.accuracy)
-    assert math.isnan(nothing.tokens_per_step)
+    assert math.isnan(nothing.tokens_per_forward_pass)
     assert nothing.interval[1:3] == (0.0, 1.0)
 
 
@@ -106,7 +106,7 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     result = Evaluation.of([replace(episode, turns=turns)] * 2)
     assert (result.turns, result.tokens, result.cached_tokens) == (4, 2 * sum(sizes), 14)
     assert result.prompt_tokens == 2 * sum(len(turn.prompt_ids) for turn in turns)
-    assert result.tokens_per_step == sum(sizes) / 3
+    assert result.tokens_per_forward_pass == sum(sizes) / 3
     assert result.per_episode(result.turns) == 2
     assert result.cut_turns == 0
     first, second = episode.turns

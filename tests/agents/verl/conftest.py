@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.rewards import reward
 
-pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 os.environ.setdefault("TURNTREE_VERL_CPU", "1")
 
 

@@ -63,7 +63,7 @@ def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> N
     plain = row((1, 1), spec_num_draft_tokens=0, spec_num_accepted_tokens=0, spec_num_verify_steps=2)
     logged = episode_metrics([plain])
     assert "turntree/acceptance" not in logged
-    assert logged["turntree/tokens_per_step"] == 1.0
+    assert logged["turntree/tokens_per_forward_pass"] == 1.0
     assert not any("lost_" in name for name in logged)
     assert episode_metrics([]) == {}
     assert engine_metrics([]) == {}
