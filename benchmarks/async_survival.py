@@ -29,6 +29,7 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.tool_format import opening
 from turntree.agents.resuming.interrupted_turns import judge
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.envs.registry import make
@@ -133,7 +134,7 @@ def main() -> int:
     for number in range(args.turns):
         _, info = env.reset(seed=number // 4, options={"index": number // 4})
         how = Sampling(max_tokens=args.max_tokens, stop_token_ids=tuple(renderer.stop_token_ids))
-        prompt = renderer.initial(info["messages"], info["tools"])
+        prompt = opening(env, renderer, info["messages"], info["tools"])
         requests.append(TurnRequest(prompt, replace(how, seed=number)))
     rows = asyncio.run(survivals(model, requests, args.rates, args.updates))
     name = "tiny" if args.model is None else args.model.name

@@ -26,11 +26,12 @@ from common.verl_training import trained
 
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import word_tokenizer
-from turntree.agents.demo.warm_start import WarmStart, fit
+from turntree.agents.demo.warm_start import WarmStart, optimizers
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
+from turntree.agents.sft.fit import fit
 from turntree.envs import Env, Limits, Task, make
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ FILLER += "photographically documented, conscientiously maintained, internationa
 RIGHT, NARROW, AT_ONCE = 0.35, 0.40, 0.25
 WORD = r" ?\w+|[^\w]"
 """A space belongs to the word behind it, so that a copied word is the same token."""
-ENV = {"tool_format": "compact", "system_prompt": "", "hits": 2}
+ENV = {"tool_format": "compact", "system_prompt": "", "describes_tools": True, "hits": 2}
 LIMITS = {"max_turns": 6, "max_turn_tokens": 16}
 PACKAGES = ("turntree", "torch", "verl")
 
@@ -123,14 +124,14 @@ def steps_of(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> l
             "turntree.record_episodes": False,
         }
         reports = trained("turntree_trainer", Path(folder) / "run", steps, settings)
-    names = [f"turntree/{name}" for name in ("tokens_per_step", "turns", "tool_calls")]
+    names = [f"turntree/{name}" for name in ("tokens_per_forward_pass", "turns", "tool_calls")]
     return [figures_of(report, names) for report in reports]
 
 
 def row(seed: str, run: dict[str, Any]) -> tuple[str, ...]:
     """Of the table."""
     first, last = first_and_last(run)
-    turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_step"))
+    turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_forward_pass"))
     return seed, f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}", turns, tokens
 
 
@@ -150,7 +151,8 @@ def main() -> None:
         tokenizer = tokenizer_of(files)
         env = make(ID, **files, **ENV, limits=Limits(**LIMITS))
         policy = build_policy(PolicyShape(context=512), tokenizer=tokenizer)
-        fit(policy, demonstrations(env, tokenizer, 2400), WarmStart(steps=args.warm_steps))
+        settings = WarmStart(steps=args.warm_steps)
+        fit(policy, demonstrations(env, tokenizer, 2400), settings, optimizers(policy, settings))
         save_policy(policy, folder / "policy", tokenizer)
         for seed in range(args.seeds):
             if str(seed) in record["runs"]:
@@ -158,7 +160,7 @@ def main() -> None:
             steps = steps_of(folder / "policy", files, seed=seed, steps=args.steps)
             record["runs"][str(seed)] = {"steps": steps}
             keep(args.json, record)
-    columns = ("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per verify step")
+    columns = ("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per forward pass")
     show("Reward", columns, (row(*one) for one in record["runs"].items()))
 
 

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 _Toolset = TypeVar("_Toolset", bound=Toolset)
 
 _FAILURE_LENGTH = 500
+_DEFAULT_FORMAT = "hermes"
 
 
 class Env(Snapshots, gymnasium.Env[str, str], ABC):
@@ -81,10 +82,15 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
+    describes_tools: bool = False
+    """The author's assertion that the messages of ``start`` or ``default_system_prompt`` say which tools there are and
+    how to call them, so that the policy is not told again. A subclass that adds tools makes it for itself."""
+    example_call: ClassVar[ToolCall | None] = None
+    """The call that shows the policy how calls are written; ``None`` makes one up for the first tool."""
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
-            *("limits", "tool_format", "render_mode", "spec", "action_space", "observation_space"),
-            *("quick", "forkable"),
+            *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
+            *("quick", "forkable", "describes_tools"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_schemas"),
             *("_system_prompt", "_early"),
         }
@@ -92,7 +98,10 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        inherited = cls.__mro__[1].tools if hasattr(cls.__mro__[1], "tools") else ()
         cls.tools = with_methods(cls, cls.tools)
+        if len(cls.tools) > len(inherited):
+            cls.describes_tools = vars(cls).get("describes_tools", False)
         cls.quick = vars(cls).get("quick", False)
         cls.forkable = vars(cls).get("forkable", False)
 
@@ -100,31 +109,40 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self,
         *,
         limits: Limits | None = None,
-        tool_format: str = "hermes",
+        tool_format: str | None = None,
         system_prompt: str | None = None,
+        describes_tools: bool | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Set up the state that all episodes share.
 
         Args:
             limits: Bounds of an episode; ``None`` takes ``default_limits``.
-            tool_format: How the policy writes tool calls, see ``get_parser``.
+            tool_format: How the policy writes tool calls, see ``get_parser``; ``None`` follows the model's chat
+                template, or ``hermes`` where the template writes none.
             system_prompt: First message; ``None`` uses the class's own, an empty text none.
+            describes_tools: Whether the messages describe the tools, so that the policy is not told of them; ``None``
+                takes the class's word where the class's own system prompt is used.
             render_mode: ``ansi`` or ``None``.
 
         Raises:
             UnknownParser: If ``tool_format`` is unknown.
             ValueError: If ``render_mode`` is unknown.
         """
-        get_parser(tool_format)
+        if tool_format is not None:
+            get_parser(tool_format)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
         self.limits = limits or self.default_limits
         self.tool_format = tool_format
+        self._model_format = _DEFAULT_FORMAT
         self.render_mode = render_mode
         self.action_space = Unicode()
         self.observation_space = Unicode()
         self._system_prompt = system_prompt
+        self.describes_tools = (
+            type(self).describes_tools and system_prompt is None if describes_tools is None else describes_tools
+        )
         self._schemas: tuple[str, list[Any]] = ("", [])
         self._progress: Progress | None = None
         self._early = PureCalls()
@@ -168,10 +186,28 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """The first message of every dialogue; empty for none."""
         return self.default_system_prompt() if self._system_prompt is None else self._system_prompt
 
+    @property
+    def call_format(self) -> str:
+        """The format of tool calls: ``tool_format``, or the model's own where none was given."""
+        return self.tool_format or self._model_format
+
+    def prefer_format(self, name: str) -> None:
+        """Read and write tool calls in a format of ``get_parser``, if ``tool_format`` was not given.
+
+        ``rollout`` calls this before ``reset``, with the format that the model's chat template writes.
+
+        Raises:
+            UnknownParser: If there is no such format.
+        """
+        if name != self._model_format:
+            get_parser(name)
+            self._model_format = name
+            vars(self).pop("parser", None)
+
     @cached_property
     def parser(self) -> ToolParser:
         """Reads and writes tool calls."""
-        return get_parser(self.tool_format, self.offered_tools)
+        return get_parser(self.call_format, self.offered_tools)
 
     @property
     def wants_special_tokens(self) -> bool:
@@ -261,7 +297,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
         if not isinstance(action, str):
             raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
-        parsed = read_turn(action, self.parser, self.tool_format, self.offered_tools)
+        parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)

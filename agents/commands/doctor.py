@@ -56,11 +56,14 @@ def doctor_command(
     if as_json:
         console.print_json(json.dumps([finding._asdict() for finding in findings]))
     else:
-        table = Table("part", "", "what", "to do", box=None)
-        for part, health, what, fix in findings:
+        table = Table("part", "", "what", box=None)
+        for part, health, what, _ in findings:
             colour = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}[health]
-            table.add_row(part, Text(health, style=colour), Text(what), Text(fix))
+            table.add_row(part, Text(health, style=colour), Text(what))
         console.print(table)
+        if fixes := [f"{finding.part}: {finding.fix}" for finding in findings if finding.fix]:
+            # Lines to copy: a table would break them to the width of the terminal.
+            console.print(Text("\n".join(("\nto do", *fixes))), soft_wrap=True)
     missing = any(finding.health is Health.MISSING for finding in needed)
     if missing or any(finding.health is Health.BROKEN for finding in findings):
         raise typer.Exit(1)
@@ -102,6 +105,8 @@ def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
     rows = {
         "system role": "its own" if found.system else "none: its text leads the first user message",
         "tool role": str(found.tool_role),
+        "tools": "its own" if found.renders_tools else "not rendered: the system message describes them",
+        "calls": found.tool_format or "none that turntree reads: hermes, unless tool_format says otherwise",
         "ids of calls": "nine letters or digits" if found.nine_letter_ids else "any",
         "end tokens": " ".join(map(str, tokenizer.convert_ids_to_tokens(found.end_tokens))),
         "thoughts": thought + (f"; the prompt opens {found.opens}" if found.opens else ""),

@@ -7,11 +7,19 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import DataOption, EnvArgOption, ToolFormatOption, takes
+from turntree.agents.commands.options import (
+    DataOption,
+    EnvArgOption,
+    ModelOption,
+    PolicyOptions,
+    TemplateOption,
+    ToolFormatOption,
+    takes,
+)
 
 EnvId = Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
 
@@ -24,8 +32,14 @@ def check_command(
         list[str] | None, typer.Option(help="A turn of the script to play; repeatable. Else the tools are called.")
     ] = None,
     attack: Annotated[bool, typer.Option("--attack", help="Attack it too, as `turntree attack` does.")] = False,
+    model: ModelOption = None,
+    template: TemplateOption = None,
 ) -> None:
-    """Check that an environment keeps the rules: seeds, snapshots, infos, ends."""
+    """Check that an environment keeps the rules: seeds, snapshots, infos, ends.
+
+    With ``--model`` print the first prompt as the model gets it, and check that it names each tool and shows how to
+    call one.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -41,9 +55,36 @@ def check_command(
     for finding in findings:
         table.add_row("ok" if finding.passed else "FAILED", finding.check, Text(finding.problem))
     Console().print(table)
+    told = model is None or _show_prompt(env, model, template)
     sound = not attack or report_attack(env)
-    if not sound or not all(finding.passed for finding in findings):
+    if not told or not sound or not all(finding.passed for finding in findings):
         raise typer.Exit(1)
+
+
+def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
+    """Print the first prompt of a model; return whether it tells the policy about its tools."""
+    from rich.console import Console
+
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.loop.tool_format import follow_template, opening, untold
+
+    renderer = Renderer(Checkpoint.open(model).tokenizer, **PolicyOptions(template=variables).renderer_options())
+    follow_template(env, renderer)
+    _, info = env.reset(seed=0)
+    prompt = renderer.decode(opening(env, renderer, info["messages"], info["tools"]), special_tokens=True)
+    console = Console()
+    console.print("\nThe first prompt:", style="bold")
+    console.print(prompt, markup=False, highlight=False, soft_wrap=True)
+    problems = untold(env, renderer, prompt, info["tools"])
+    for problem in problems:
+        advice = (
+            "describe it in the system prompt, or drop describes_tools"
+            if env.unwrapped.describes_tools
+            else ("set tool_format to the format that the model's chat template shows")
+        )
+        console.print(f"FAILED: {problem}; {advice}", markup=False, highlight=False, soft_wrap=True)
+    return not problems
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,17 @@
-"""``turntree export``: a recorded run as a trace."""
+"""``turntree export`` and ``turntree sft``: what recorded runs are good for besides reading, a trace and a start."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from turntree.agents.commands.options import EnvArgOption, ModelOption, TemplateOption, ToolFormatOption, takes
+
+if TYPE_CHECKING:
+    from turntree.agents.sft.demonstrations import Demonstrations, Source
 
 
 def export_command(
@@ -34,3 +40,118 @@ def export_command(
         markup=False,
         soft_wrap=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftOptions:
+    """The options of ``turntree sft``."""
+
+    what: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
+    model: ModelOption = None
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write; must be new or empty.")]
+    run: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="RUN", help="Train on recorded episodes: a run's folder, or eval's --out."),
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Train on dialogues in JSONL: {"messages": [...], "tools": [...]}.'),
+    ] = None
+    above: Annotated[float, typer.Option(help="Use only episodes with a reward above this bound.")] = 0.0
+    tasks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tasks whose solution() is played, from the first; 100, or all if fewer."),
+    ] = None
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the demonstrations.")] = 2.0
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps, instead of --epochs.")] = None
+    lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; take 1e-5 from about 1B parameters on.")] = (
+        1e-4
+    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 8
+    seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 0
+    device: Annotated[str | None, typer.Option(help="Torch device; a GPU if there is one.")] = None
+    tool_format: ToolFormatOption = None
+    env_arg: EnvArgOption = None
+    template: TemplateOption = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
+
+
+@takes(SftOptions)
+def sft_command(options: SftOptions) -> None:
+    """Fine-tune a model on demonstrations before reinforcement learning.
+
+    The environment's solution() turns are the demonstrations, unless --from or --data gives others.
+
+    Example: turntree sft shop:Shop --model DIR --out DIR/sft
+
+    Example: turntree sft shop:Shop --model DIR --out DIR/sft --from runs/shop --above 0.5
+    """
+    import json
+
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from turntree.agents.progress import bar_columns, shown
+    from turntree.agents.sft.run import SftSettings, check_out, fine_tune
+
+    check_out(options.out)
+    source, tokenizer, model = _source(options)
+    names = ("epochs", "steps", "lr", "batch_size", "seed", "device")
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), *bar_columns(errors), MofNCompleteColumn(), TimeElapsedColumn())
+    with shown(Progress(*columns, console=errors, transient=True)) as progress:
+        bar = progress.add_task("playing demonstrations", total=None)
+        found = _demonstrations(options, source, lambda count: progress.update(bar, completed=count))
+        errors.print(found.summary(), highlight=False, markup=False, soft_wrap=True)
+        figures = fine_tune(
+            model,
+            tokenizer,
+            found,
+            options.out,
+            SftSettings(**{name: getattr(options, name) for name in names}),
+            source=str(options.run or options.data or f"{options.what}: solution()"),
+            on_step=lambda step, steps, loss: progress.update(
+                bar, completed=step, total=steps, description=f"training, loss {loss:.3f}"
+            ),
+        )
+    if options.as_json:
+        Console().print_json(json.dumps(figures))
+        return
+    typer.echo(
+        f"wrote {options.out}: {figures['steps']} steps on {figures['trained_tokens']} tokens of the policy, "
+        f"loss {figures['loss_first']:.3f} -> {figures['loss_last']:.3f}, {figures['seconds']:.0f} s"
+    )
+
+
+def _source(options: SftOptions) -> tuple[Source, Any, str]:
+    """Open environment and tokenizer; options that exclude each other are refused first."""
+    from turntree.agents.commands.options import PolicyOptions, named_model
+    from turntree.agents.errors import UsageError
+    from turntree.agents.evaluation.checkpoint import Checkpoint
+    from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
+    from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.sft.demonstrations import Source
+
+    if options.run is not None and options.data is not None:
+        raise UsageError("--from and --data are both given; demonstrations come from one of them")
+    if options.tasks is not None and (options.run or options.data):
+        raise UsageError("--tasks counts the tasks whose solution() is played; leave it out with --from or --data")
+    make_env = env_maker(options.what, env_arguments(options.env_arg or (), tool_format=options.tool_format))
+    checked_env(make_env, options.what).close()
+    checkpoint = Checkpoint.open(named_model(None, options.model))
+    rendering = PolicyOptions(template=options.template).renderer_options()
+    source = Source(
+        make_env=make_env,
+        renderer=Renderer(checkpoint.tokenizer, **rendering),
+        positions=checkpoint.max_positions,
+        above=options.above,
+    )
+    return source, checkpoint.tokenizer, checkpoint.name
+
+
+def _demonstrations(options: SftOptions, source: Source, on_episode: Any) -> Demonstrations:
+    if options.run is not None:
+        return source.recorded(options.run)
+    if options.data is not None:
+        return source.messages(options.data)
+    return source.solutions(options.tasks, on_episode=on_episode)

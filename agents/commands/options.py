@@ -29,7 +29,8 @@ TemplateOption = Annotated[
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
 TOOL_FORMATS = (
     "How the policy writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, "
-    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one."
+    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one; "
+    "else as the model's chat template does."
 )
 ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[

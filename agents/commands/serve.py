@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import TOOL_FORMATS, PolicyOptions, StoreOption, named_model, past_turns, takes
+from turntree.agents.commands.options import (
+    PolicyOptions,
+    StoreOption,
+    ToolFormatOption,
+    named_model,
+    past_turns,
+    takes,
+)
 from turntree.agents.engines.engine_choice import EngineName
 
 
@@ -43,7 +50,7 @@ class ServeOptions(PolicyOptions):
     ] = None
     max_body: Annotated[int, typer.Option(min=1, help="Largest body of a request, bytes.")] = 1 << 20
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of an answer.")] = 600.0
-    tool_format: Annotated[str, typer.Option(help=TOOL_FORMATS)] = "hermes"
+    tool_format: ToolFormatOption = None
     record: Annotated[Path | None, typer.Option(help="Folder of a run: sessions become its episodes.")] = None
     reward: Annotated[
         list[str] | None,

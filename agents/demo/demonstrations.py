@@ -27,6 +27,7 @@ SPLIT = "warm-start"
 ENV_KWARGS: Mapping[str, Any] = {
     "tool_format": "compact",
     "system_prompt": "",
+    "describes_tools": True,
     "max_numbers": 4,
     "long_every": 16,
     "long_numbers": 10,

@@ -11,11 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
-import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from turntree.agents.demo.demonstrations import ENV_KWARGS, demonstrations
 from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.sft.fit import FitSettings, adamw, fit
 from turntree.envs.data.folders import cache_folder
 
 if TYPE_CHECKING:
@@ -33,15 +32,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py")
-_PARTS = 8
-"""Parts of a batch, each of dialogues of similar length: less padding."""
-_LEAST = 4
-"""Least number of dialogues in a part: each part adds to the gradients of all weights."""
+_SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_start.py", "../sft/fit.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmStart:
+class WarmStart(FitSettings):
     """Settings of a warm start."""
 
     model: str = ""
@@ -66,9 +61,9 @@ class WarmStart:
     """Seed of weights, demonstrations and batches."""
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "steps", "batch", "warm_up"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"WarmStart.{name} must be at least 1, got {getattr(self, name)}")
+        FitSettings.__post_init__(self)  # super() does not work in a dataclass with slots
+        if self.demonstrations < 1:
+            raise ValueError(f"WarmStart.demonstrations must be at least 1, got {self.demonstrations}")
 
     @classmethod
     def of_model(cls, model: str, env_kwargs: Mapping[str, Any], *, seed: int = 0) -> WarmStart:
@@ -127,39 +122,9 @@ def train(
     played = demonstrations(
         tokenizer, count=settings.demonstrations, seed=settings.seed, env_kwargs=settings.env_kwargs
     )
-    fit(model, [TokenView.of(demonstration.episode) for demonstration in played], settings, on_step=on_step)
+    views = [TokenView.of(demonstration.episode) for demonstration in played]
+    fit(model, views, settings, optimizers(model, settings), on_step=on_step)
     return model, tokenizer
-
-
-def fit(
-    model: PreTrainedModel,
-    views: Sequence[TokenView],
-    settings: WarmStart,
-    *,
-    on_step: Callable[[int, float], None] | None = None,
-) -> None:
-    """Train a model on the policy's tokens in dialogues.
-
-    Args:
-        settings: Of the training; its demonstrations are not played.
-    """
-    import torch
-
-    model.train()
-    optimizers = _optimizers(model, settings)
-    batches = _batches(views, settings)
-    for step in range(settings.steps):
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * _schedule(step, settings)
-        loss = _backward(model, next(batches))
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        if on_step is not None:
-            on_step(step + 1, loss)
-    model.eval()
 
 
 def _untrained(settings: WarmStart) -> tuple[Any, Any]:
@@ -172,19 +137,17 @@ def _untrained(settings: WarmStart) -> tuple[Any, Any]:
     return model, AutoTokenizer.from_pretrained(settings.model)
 
 
-def _optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
+def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
     """Muon for a new model's matrices, which it teaches in fewer steps; Adam for all else, and for a given model."""
-    from torch.optim import AdamW
-
     from turntree.agents.demo.muon import Muon
 
     rate = settings.learning_rate
     if settings.model:
-        return [AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.0)]
+        return [adamw(model.parameters(), rate)]
     matrices, others = _parameters(model)
     return [
         Muon(matrices, lr=rate, weight_decay=settings.weight_decay),
-        AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.0),
+        adamw(others, rate),
     ]
 
 
@@ -195,53 +158,6 @@ def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
     for name, parameter in model.named_parameters():
         (matrices if ".layers." in name and parameter.ndim == 2 else others).append(parameter)
     return matrices, others
-
-
-def _schedule(step: int, settings: WarmStart) -> float:
-    return min(1.0, (step + 1) / settings.warm_up) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / settings.steps)))
-
-
-def _batches(views: Sequence[TokenView], settings: WarmStart) -> Iterator[list[TokenView]]:
-    rng = random.Random(settings.seed)
-    waiting: list[TokenView] = []
-    while True:
-        while len(waiting) < settings.batch:
-            waiting += rng.sample(views, len(views))
-        yield waiting[: settings.batch]
-        del waiting[: settings.batch]
-
-
-def _backward(model: PreTrainedModel, batch: list[TokenView]) -> float:
-    """Add the gradient of the mean loss over the policy's tokens in ``batch``; returns that loss."""
-    from torch.nn.functional import cross_entropy
-
-    batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
-    total = sum(sum(view.mask) for view in batch)
-    part = max(_LEAST, math.ceil(len(batch) / _PARTS))
-    loss = 0.0
-    for start in range(0, len(batch), part):
-        inputs, targets = training_tensors(batch[start : start + part])
-        heard = (targets >= 0).any(dim=0).nonzero().flatten()  # a large vocabulary's logits where they count alone
-        logits, targets = model(input_ids=inputs, use_cache=False, logits_to_keep=heard).logits, targets[:, heard]
-        part_loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
-        (part_loss / total).backward()
-        loss += part_loss.item() / total
-    return loss
-
-
-def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
-    """Inputs and, where the policy sampled, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
-    import torch
-
-    longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)
-    inputs = torch.zeros(len(views), longest, dtype=torch.long)
-    targets = torch.full_like(inputs, -1)
-    for row, view in enumerate(views):
-        tokens = torch.tensor(view.prompt_ids + view.response_ids)
-        spoken = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.bool)
-        inputs[row, : len(tokens)] = tokens
-        targets[row, : len(tokens)] = tokens.where(spoken, -1)
-    return inputs[:, :-1], targets[:, 1:]
 
 
 def _key(settings: WarmStart) -> str:

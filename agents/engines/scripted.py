@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
@@ -14,7 +14,7 @@ class ScriptEnded(AgentError):
 
 
 class ScriptedEngine:
-    """An engine that returns texts of a script, each followed by the turn's first stop token.
+    """An engine that returns texts of a script, each ended by the turn's first stop token unless it ends with one.
 
     Args:
         script: The texts, one per call in the order of the calls; or a function from the prompt's token ids
@@ -33,8 +33,7 @@ class ScriptedEngine:
             ScriptEnded: If no text is left.
         """
         sampling = request.sampling
-        tokens = list(self._tokenizer(self._say(tuple(request.prompt_ids)), add_special_tokens=False)["input_ids"])
-        tokens += sampling.stop_token_ids[:1]
+        tokens = turn_tokens(self._say(tuple(request.prompt_ids)), self._tokenizer, sampling.stop_token_ids)
         cut = len(tokens) > sampling.max_tokens or not sampling.stop_token_ids
         tokens = tokens[: sampling.max_tokens]
         return Completion(
@@ -42,6 +41,13 @@ class ScriptedEngine:
             logprobs=(0.0,) * len(tokens),
             finish_reason=FinishReason.LENGTH if cut else FinishReason.STOP,
         )
+
+
+def turn_tokens(text: str, tokenizer: Any, stop_token_ids: Sequence[int]) -> list[int]:
+    """Return a turn's text as a policy would sample it, ended by the first stop token unless it ends with one."""
+    tokens = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    ended = bool(tokens) and tokens[-1] in stop_token_ids  # some formats of tool calls end the turn themselves
+    return tokens if ended else tokens + list(stop_token_ids[:1])
 
 
 def _in_order(texts: Iterable[str]) -> Callable[[tuple[int, ...]], str]:

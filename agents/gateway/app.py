@@ -30,9 +30,10 @@ from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
 from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
-from turntree.agents.gateway.tool_calls import Dictionaries, ToolFormat, to_dictionaries
+from turntree.agents.gateway.tool_calls import Dictionaries, to_dictionaries
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.tool_format import ToolFormat
 from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
 

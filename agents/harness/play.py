@@ -46,7 +46,7 @@ class ProgramPlay(EpisodeDriver):
     """Time after which the program counts as broken."""
     model: str
     """The name by which it asks for the policy."""
-    tool_format: str
+    tool_format: str | None
     others: tuple[Episode, ...] = ()
 
     async def episode(self, index: int | None) -> Episode:

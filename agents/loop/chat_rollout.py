@@ -24,6 +24,7 @@ from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
 from turntree.agents.loop.fitting import tools_as_user
 from turntree.agents.loop.quoted import for_server
 from turntree.agents.loop.rollout import PlaysItself
+from turntree.agents.loop.tool_format import told_of_tools
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import HermesParser, ToolParser
@@ -101,8 +102,10 @@ class _ChatPlay(EpisodeDriver):
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
         shown = [dict(one) if one["role"] == "system" else for_server([one])[0] for one in messages]
         self.dialogue = tools_as_user(shown)
-        if tools and not self.native:
-            self.dialogue = told_of_tools(self.dialogue, tools, self.parser)
+        own = self.env.unwrapped
+        if tools and not self.native and not getattr(own, "describes_tools", False):
+            example = getattr(own, "example_call", None)
+            self.dialogue = told_of_tools(self.dialogue, tools, self.parser, example)
 
     def drawn(self) -> Sampling:
         base = self.sampling.seed if self.sampling.seed is not None else self.seed
@@ -167,16 +170,3 @@ def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[
         ),
         *map(dict, others),
     ]
-
-
-def told_of_tools(
-    dialogue: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], parser: ToolParser
-) -> list[dict[str, Any]]:
-    """The dialogue with the tools, and how to call them, added to its system message."""
-    example = parser.format_call(ToolCall(name="NAME", arguments={"ARGUMENT": "VALUE"}))
-    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-    note = f"You can call these tools:\n{schemas}\nTo call one, write\n{example}\nand wait for its answer."
-    first, *rest = map(dict, dialogue)
-    if first["role"] != "system":
-        return [{"role": "system", "content": note}, first, *rest]
-    return [{**first, "content": f"{first['content']}\n\n{note}"}, *rest]

@@ -15,12 +15,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from turntree.agents.errors import RenderError
 from turntree.agents.loop import fitting
 from turntree.agents.loop.quoted import Marks, pieces
 from turntree.envs.data.json_files import HALF, read_json
+from turntree.envs.parsers import FORMATS, OfferedTool, get_parser
+from turntree.envs.tools.tool import Tool
 from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,11 @@ _HEARD = "turntree-dummy-result"
 _TOLD = "turntree-dummy-system"
 _GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 """Names that are no user's to set."""
+_PROBE: dict[str, Any] = {
+    "name": "turntree_probe",
+    "description": "probe",
+    "parameters": {"type": "object", "properties": {"text": {"type": "string"}, "count": {"type": "integer"}}},
+}
 _USUAL_ID = "call_0123456789abcdef01234567"
 """An id as OpenAI's servers and this gateway's clients write it."""
 
@@ -137,6 +144,37 @@ class ChatTemplate:
         call = {"type": "function", "id": "call00000", "function": {"name": "tool", "arguments": {"x": 1}}}
         dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
         return not self._shows(dialogue) and self._shows(fitting.arguments_as_text(dialogue))
+
+    @functools.cached_property
+    def renders_tools(self) -> bool:
+        """Whether a first prompt shows the tools that the template is given."""
+        tools = [{"type": "function", "function": _PROBE}]
+        try:
+            return _PROBE["name"] in self.render([ASKED], tools=tools, generation_prompt=True)
+        except RenderError:
+            return False
+
+    @functools.cached_property
+    def tool_format(self) -> str | None:
+        """The format of ``turntree.envs.parsers`` in which it writes calls; ``None`` if it writes none that we read."""
+        function = {"name": _PROBE["name"], "arguments": {"text": "turntree-value", "count": 7}}
+        calls = [{"type": "function", "id": "call00000", "function": function}]
+        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
+        if self.text_arguments:
+            dialogue = fitting.arguments_as_text(dialogue)
+        try:
+            whole, before = self.render(dialogue), self.render([ASKED], generation_prompt=True)
+        except RenderError:
+            return None
+        same = (number for number, (one, two) in enumerate(zip(whole, before, strict=False)) if one != two)
+        turn = whole[next(same, len(before)) :]
+        plain = self.tokenizer.decode(list(self.tokens(turn)), skip_special_tokens=True)
+        for name in FORMATS:
+            parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
+            read = parser.parse(turn if getattr(parser, "special_tokens", False) else plain)
+            if [{"name": one.name, "arguments": dict(one.arguments)} for one in read.calls] == [function]:
+                return name
+        return None
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:
@@ -298,9 +336,9 @@ class ChatTemplate:
             try:
                 return render(fitted)
             except RenderError as error:
-                self._say("the chat template refuses some messages of tools; they go in as user messages", error)
+                self.say("the chat template refuses some messages of tools; they go in as user messages", error)
         else:
-            self._say("the chat template knows no tool role; tool answers go in as user messages")
+            self.say("the chat template knows no tool role; tool answers go in as user messages")
         return render(self._with_roles(fitting.tools_as_user(fitting.calls_as_text(given)), first=first))
 
     def _with_roles(self, messages: fitting.Messages, *, first: bool) -> fitting.Messages:
@@ -309,14 +347,15 @@ class ChatTemplate:
         later = "system" in roles[1:] or ("system" in roles and not first)
         if "system" in roles and not (self.system if first and not later else self.later_system):
             if not self.system:
-                self._say("the chat template knows no system role; its text leads the first user message")
+                self.say("the chat template knows no system role; its text leads the first user message")
             messages = fitting.system_as_user(messages, first=first and self.system)
         pairs = itertools.pairwise(messages)
         if any(one["role"] == two["role"] == "user" for one, two in pairs) and not self.user_after_user:
             messages = fitting.joined(messages)
         return messages
 
-    def _say(self, what: str, error: RenderError | None = None) -> None:
+    def say(self, what: str, error: RenderError | None = None) -> None:
+        """Log a warning about the template, once."""
         if what not in self._said:
             self._said.add(what)
             logger.warning("%s%s", what, "" if error is None else f": {error}")

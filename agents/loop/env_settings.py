@@ -16,7 +16,7 @@ from gymnasium.envs.registration import load_env_creator
 
 from turntree.agents.episodes.hints import misfit_by_name, read_settings
 from turntree.agents.loop.engine_customer import EngineCustomer
-from turntree.agents.loop.speaker_settings import SpeakerSettings, opened_speaker
+from turntree.agents.loop.speakers import SpeakerSettings, opened_speaker
 from turntree.envs import Limits
 from turntree.envs.nearest import nearest_hint
 from turntree.envs.registry import find_creator

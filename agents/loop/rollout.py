@@ -21,6 +21,7 @@ from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.thinking_budget import within_budget
+from turntree.agents.loop.tool_format import follow_template, opening
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
 
@@ -131,8 +132,9 @@ class _Play(EpisodeDriver):
     calls_ahead: CallsAhead | None
 
     async def run(self, index: int | None) -> StopReason:
+        follow_template(self.env, self.renderer)
         info = await self.begin(index)
-        prompt = self.renderer.initial(info["messages"], info["tools"])
+        prompt = opening(self.env, self.renderer, info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
         calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
@@ -157,7 +159,7 @@ class _Play(EpisodeDriver):
                 return outcome.stop_reason
             shortened = bool(outcome.history)
             if shortened:
-                prompt = self.renderer.initial(outcome.history, tools)
+                prompt = opening(self.env, self.renderer, outcome.history, tools)
                 first = len(prompt)
             else:
                 prompt = self.renderer.extend(prompt, completion.token_ids, outcome.messages)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from turntree.agents.engines.chat_server import ChatServer
+from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_policy
+from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import AgentError
 from turntree.agents.loop.quoted import for_server
@@ -70,3 +74,86 @@ class ServerSpeaker:
         """The next message; what well-known templates end messages with is broken up in those of others."""
         turn = await self.server.say(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakerSettings:
+    """A model and how it speaks."""
+
+    engine: str = "openai"
+    """A server of chat completions (``openai``), or an engine: ``local``, ``vllm``, ``sglang``."""
+    model: str = ""
+    """Model directory or Hugging Face id; of a server the name, empty for its only one."""
+    base_url: str | None = None
+    """URL of the server; an engine without one is started in each process that plays or scores."""
+    seed: int = 0
+    """Seed of all its messages."""
+    temperature: float = 0.7
+    max_tokens: int = 256
+    """Most tokens of a message."""
+    max_context: int = 8192
+    """Most tokens of its prompt and message together."""
+    max_batch: int = 16
+    """Messages sampled at the same time."""
+    seconds: float = 120.0
+    """Deadline of a message."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in tuple(EngineName):
+            raise ValueError(f"engine must be one of {', '.join(EngineName)}, got {self.engine!r}")
+        if self.engine == EngineName.OPENAI and not self.base_url:
+            raise ValueError("engine=openai needs base_url, for example http://localhost:8000/v1")
+        if self.engine != EngineName.OPENAI and not self.model:
+            raise ValueError(f"engine={self.engine} needs model, a directory or a Hugging Face id")
+        if self.engine == EngineName.LOCAL and self.base_url:
+            raise ValueError("engine=local has no server; leave base_url out")
+        for name in ("max_tokens", "max_context", "max_batch", "seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)!r}")
+        if self.temperature < 0:
+            raise ValueError(f"temperature must be at least 0, got {self.temperature}")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How a message is sampled; the seed is made for each."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+
+def opened_speaker(settings: SpeakerSettings) -> tuple[Speaker, EventThread]:
+    """The model, started or reached, and the thread on which it speaks; closed with the process.
+
+    Raises:
+        ServerRefused: If its server does not answer.
+        MissingExtra: If the engine's packages are not installed.
+    """
+    thread, stack = EventThread("turntree-speaker"), AsyncExitStack()
+
+    def close() -> None:
+        if not thread.closed:
+            thread.call(stack.aclose())
+            thread.close()
+
+    try:
+        speaker = thread.call(_speaker(settings, stack))
+    except BaseException:
+        thread.close()
+        raise
+    atexit.register(close)
+    return speaker, thread
+
+
+async def _speaker(settings: SpeakerSettings, stack: AsyncExitStack) -> Speaker:
+    choice = EngineChoice(
+        name=EngineName(settings.engine),
+        model=settings.model,
+        max_batch=settings.max_batch,
+        max_context=settings.max_context,
+        base_url=settings.base_url,
+    )
+    engine = await stack.enter_async_context(open_policy(choice))
+    if isinstance(engine, ChatServer):
+        return ServerSpeaker(engine)
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(settings.model)
+    return EngineSpeaker(engine, Renderer(tokenizer))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turntree.agents.episodes.hints import read_settings
-from turntree.agents.loop.speaker_settings import SpeakerSettings, opened_speaker
+from turntree.agents.loop.speakers import SpeakerSettings, opened_speaker
 from turntree.agents.scoring.engine_judge import Criteria, EngineJudge
 from turntree.rewards import Reward, RewardDefinitionError, Sample
 

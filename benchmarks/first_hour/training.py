@@ -27,7 +27,7 @@ COLUMNS = {
 SMALL = [
     *("engine=vllm_cpu", "size=tiny", "data.train_batch_size=2", "actor_rollout_ref.rollout.n=2"),
     *("data.max_prompt_length=64", "data.max_response_length=96"),
-    "turntree.env_kwargs={system_prompt: '', limits: {max_turns: 2, max_turn_tokens: 12}}",
+    "turntree.env_kwargs={system_prompt: '', describes_tools: true, limits: {max_turns: 2, max_turn_tokens: 12}}",
 ]
 LARGE = ["engine=vllm", "size=1.5b", "trainer.save_freq=-1", "trainer.test_freq=-1"]
 

@@ -23,6 +23,7 @@ ENV = "turntree/Arithmetic-v0"
 ENV_KWARGS: dict[str, Any] = {
     "tool_format": "compact",
     "system_prompt": "",
+    "describes_tools": True,
     "limits": {"max_turns": 6, "max_turn_tokens": 16, "max_context_tokens": 128},
 }
 

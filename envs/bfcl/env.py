@@ -82,11 +82,10 @@ class BFCL(Env):
         return self._tasks[index]
 
     def default_system_prompt(self) -> str:
-        """What to do and how to call a tool."""
-        call = self.parser.format_call(ToolCall(name="name_of_a_tool", arguments={"name_of_an_argument": "value"}))
+        """Explain the task."""
         return (
             "A user asks you for several things, one after the other. Do each with your tools, and no more than is "
-            f"asked for. Call tools like this and wait for the results:\n{call}\n"
+            "asked for.\n"
             "What you write without a call is said to the user and ends your turn: write it when everything is done, "
             "or when a tool or something that you must know is missing. The user then goes on."
         )
@@ -102,7 +101,7 @@ class BFCL(Env):
     @cached_property
     def parser(self) -> ToolParser:
         """Reads and writes calls of all tools, offered or not."""
-        return get_parser(self.tool_format, all_tools(self.tools, self.toolsets))
+        return get_parser(self.call_format, all_tools(self.tools, self.toolsets))
 
     @property
     def offered_tools(self) -> tuple[Tool, ...]:  # type: ignore[override]  # they differ by task and turn

@@ -75,6 +75,7 @@ class Harbor(Env):
         "shown",
     }
     default_limits = Limits(max_turns=50)
+    describes_tools = True
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ class KeyValue(Env):
     quick = True
     forkable = True
     default_limits = Limits(max_turns=24)
+    example_call = ToolCall(name="get", arguments={"key": "apple"})
 
     def __init__(
         self, *, keys: int = 5, min_operations: int = 1, max_operations: int = 3, split: str = "train", **kwargs: Any
@@ -58,10 +59,9 @@ class KeyValue(Env):
 
     def default_system_prompt(self) -> str:
         """Explain the store."""
-        call = self.parser.format_call(ToolCall(name="get", arguments={"key": "apple"}))
         return (
-            "You keep a store of whole numbers. Do the operations in order with the tools; call one like this and "
-            f"wait for the result:\n{call}\nWhen all is done, say so without a call."
+            "You keep a store of whole numbers. Do the operations in order with the tools, and wait for each result. "
+            "When all is done, say so without a call."
         )
 
     def task(self, index: int) -> Task:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError, ToolError
 from turntree.envs.limits import Limits
@@ -35,6 +35,7 @@ class Search(Env):
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_corpus", "_tasks", "num_tasks", "hits"}
     default_limits = Limits(max_turns=12)
+    example_call = ToolCall(name="search", arguments={"query": "bridge of Ardol"})
 
     def __init__(
         self,
@@ -80,11 +81,9 @@ class Search(Env):
         self.split = split
 
     def default_system_prompt(self) -> str:
-        """Explain the tools and the form of the answer."""
-        call = self.parser.format_call(ToolCall(name="search", arguments={"query": "bridge of Ardol"}))
+        """Explain the task and the form of the answer."""
         return (
-            "Answer the question from the texts that you find. Search, and read a text by its id; call tools like "
-            f"this and wait for the result:\n{call}\n"
+            "Answer the question from the texts that you find: search, and read a text by its id. "
             r"End with the answer alone, a few words or a number, in \boxed{}."
         )
 
@@ -147,7 +146,7 @@ def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
         for answers in [_answers(row)]
     )
     if not tasks:
-        raise DataError(f"expected rows with question and answer, got none in {rows}")
+        raise no_rows(rows, {"question": "When did it open?", "answer": "1883"})
     return tasks
 
 

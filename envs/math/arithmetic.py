@@ -32,6 +32,7 @@ class Arithmetic(Env):
 
     quick = True
     forkable = True
+    describes_tools = True
     tools = (one_operation_calculator,)
 
     def __init__(

@@ -33,6 +33,7 @@ class Math(Env):
     """
 
     forkable = True
+    describes_tools = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "dataset", "attempts", "discount")
     }

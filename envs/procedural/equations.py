@@ -25,6 +25,7 @@ class Equations(Env):
     """
 
     forkable = True
+    describes_tools = True
     tools = (calculator,)
 
     def __init__(self, *, min_level: int = 1, max_level: int = MAX_LEVEL, split: str = "train", **kwargs: Any) -> None:

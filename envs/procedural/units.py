@@ -74,6 +74,7 @@ class UnitConversion(Env):
     """
 
     forkable = True
+    describes_tools = True
     tools = (calculator,)
 
     def __init__(self, *, kinds: tuple[str, ...] = tuple(KINDS), split: str = "train", **kwargs: Any) -> None:

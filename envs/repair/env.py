@@ -26,6 +26,7 @@ class Repair(Env):
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"_places", "num_tasks", "split"}
     default_limits = Limits(max_turns=16)
+    example_call = ToolCall(name="shell", arguments={"command": "python -m unittest"})
 
     def __init__(
         self, *, split: str = "train", seconds: float = 10.0, isolation: Isolation | str = Isolation.AUTO, **kwargs: Any
@@ -49,11 +50,10 @@ class Repair(Env):
         self.num_tasks = len(self._places)
 
     def default_system_prompt(self) -> str:
-        """What to do and how to call a tool."""
-        call = self.parser.format_call(ToolCall(name="shell", arguments={"command": "python -m unittest"}))
+        """Explain the task."""
         return (
             "You repair a small Python program. One line of it is wrong. Look at the files, run the tests, find the "
-            f"line and change it; call tools like this and wait for the result:\n{call}\n"
+            "line and change it.\n"
             "The program is then judged by calls of its functions that you do not see: it must do what README.md says. "
             "Changes of the tests count for nothing. When the program is right, say so without calling a tool."
         )

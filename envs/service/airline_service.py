@@ -22,7 +22,7 @@ class AirlineService(Service):
     quick = True
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"split"}
-    example = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
+    example_call = ToolCall(name="get_booking", arguments={"booking_id": "B1001"})
     default_limits = Limits(max_turns=24)
 
     def __init__(self, *, split: str = "train", customer: Customer | None = None, **kwargs: Any) -> None:

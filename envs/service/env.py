@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from turntree.envs.data.folders import data_folder
 from turntree.envs.data.json_files import read_text
 from turntree.envs.data.published import fitting_schemas
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
@@ -84,7 +84,7 @@ class RetailService(TauService):
     domain = "retail"
     tables = RETAIL_TABLES
     desk = RetailDesk
-    example = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
+    example_call = ToolCall(name="get_order_details", arguments={"order_id": "#W0000000"})
 
 
 class TauAirline(TauService):
@@ -95,14 +95,15 @@ class TauAirline(TauService):
     domain = "airline"
     tables = AIRLINE_TABLES
     desk = TauAirlineDesk
-    example = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
+    example_call = ToolCall(name="get_reservation_details", arguments={"reservation_id": "AAAAAA"})
 
 
 @lru_cache(maxsize=8)
 def _read_tasks(rows: FileRows | HubRows, name: str, tools: frozenset[str]) -> tuple[Task, ...]:
     tasks = tuple(_read_task(row, name, number, tools) for number, row in enumerate(rows.read()))
     if not tasks:
-        raise DataError(f"expected tasks with an instruction and actions, got none in {rows}")
+        action = {"name": "get_order_details", "kwargs": {"order_id": "#W0000000"}}
+        raise no_rows(rows, {"instruction": "Ask where your order is.", "actions": [action], "outputs": []})
     return tasks
 
 

@@ -25,8 +25,6 @@ class Service(Env):
     """
 
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "customer"}
-    example: ClassVar[ToolCall]
-    """A call that the system prompt shows."""
 
     def __init__(self, desk: Desk, *, policy: str, customer: Customer | None, **kwargs: Any) -> None:
         """Open the service.
@@ -45,10 +43,9 @@ class Service(Env):
         self.forkable = type(self).forkable and customer is None  # another one may remember what it was told
 
     def default_system_prompt(self) -> str:
-        """The policy and how to call a tool."""
-        call = self.parser.format_call(self.example)
+        """State the policy and how to talk to the customer."""
         return (
-            f"{self.policy}\n\nCall tools like this and wait for the result:\n{call}\n"
+            f"{self.policy}\n\n"
             "What you write without a call is said to the customer. Ask where you need an answer; a message that "
             "asks nothing ends the conversation."
         )

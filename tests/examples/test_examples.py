@@ -53,8 +53,8 @@ def test_a_model_is_evaluated_and_earlier_turns_are_used_again(tiny_model: Path)
 def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
     words = [str(tiny_model), "--max-tokens", "16", "--dtype", "float64", "--always"]
     plain, drafted = load("speculate_local").main(words)
-    assert (plain.tokens, plain.tokens_per_step) == (drafted.tokens, 1.0)
-    assert drafted.tokens_per_step > 1.2
+    assert (plain.tokens, plain.tokens_per_forward_pass) == (drafted.tokens, 1.0)
+    assert drafted.tokens_per_forward_pass > 1.2
 
 
 def test_the_walk_through_the_store(capsys: pytest.CaptureFixture[str]) -> None:

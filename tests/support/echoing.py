@@ -26,7 +26,7 @@ class Echoing(Env):
     tools = (reveal,)
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"tool_format": "compact", "system_prompt": ECHO, **kwargs})
+        super().__init__(**{"tool_format": "compact", "system_prompt": ECHO, "describes_tools": True, **kwargs})
 
     def task(self, index: int) -> Task:
         return Task(id=f"echo/{index}", prompt=ECHO, answer=GOLD, data_source="math")

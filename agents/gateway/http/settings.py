@@ -44,8 +44,8 @@ class GatewaySettings:
     """Time in which a request must have arrived, and in which a client must take what is sent to it."""
     grace_seconds: float = 10.0
     """Time that running answers are given when the server ends."""
-    tool_format: str = "hermes"
-    """How the policy writes tool calls, a name of ``get_parser``."""
+    tool_format: str | None = None
+    """How the policy writes tool calls, a name of ``get_parser``; ``None`` follows the model's chat template."""
     record: Path | None = None
     """Folder of the run in which sessions are recorded as episodes; ``None`` records none."""
     max_sessions: int = 1024
@@ -68,7 +68,8 @@ class GatewaySettings:
         for name in ("seconds", "read_seconds", "session_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"GatewaySettings.{name} must be positive, got {getattr(self, name)}")
-        get_parser(self.tool_format)
+        if self.tool_format is not None:
+            get_parser(self.tool_format)
         if self.api_key is None and not is_own(self.host):
             raise UsageError(f"--host {self.host} {NEEDS_KEY}")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):

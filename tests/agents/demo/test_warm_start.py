@@ -11,6 +11,7 @@ from turntree.agents.demo.demonstrations import demonstrations
 from turntree.agents.demo.policy import PolicyShape, build_policy
 from turntree.agents.demo.warm_start import WarmStart, train, warm_started_policy
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.sft.fit import training_tensors
 
 SHAPE = PolicyShape(hidden=32, layers=1, heads=2, intermediate=32)
 TINY = WarmStart(shape=SHAPE, demonstrations=48, steps=12, batch=16, warm_up=2)
@@ -42,12 +43,12 @@ def test_a_few_steps_lower_the_loss_alike_and_without_a_learning_rate_they_do_no
 
 def test_the_loss_is_the_mean_over_every_token_of_the_policys_and_no_other(tokenizer):
     view = TokenView.of(demonstrations(tokenizer, count=1)[0].episode)
-    inputs, targets = warm_start.training_tensors([view])
+    inputs, targets = training_tensors([view])
     counted = targets[targets >= 0].tolist()
     assert counted == [token for token, mine in zip(view.response_ids, view.mask, strict=True) if mine]
     assert inputs.shape == targets.shape
     views = [TokenView.of(played.episode) for played in demonstrations(tokenizer, count=12, seed=TINY.seed)]
-    inputs, targets = warm_start.training_tensors(views)
+    inputs, targets = training_tensors(views)
     logits = build_policy(SHAPE, seed=TINY.seed)(inputs).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
     losses = []

@@ -136,7 +136,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
         assert status == 0, err
         assert "0.667 (2 of 3)" in shown
         assert "not known: the server gives text alone" in shown
-        assert "verify step" not in shown
+        assert "forward pass" not in shown
         assert "| not known |" in table.read_text()
         asked = len(there.asked)
         status, shown, err = turntree(*words, "--out", out, "--json")
@@ -162,7 +162,7 @@ class Forgetful(Arithmetic):
 
 
 async def test_a_server_is_asked_with_what_is_left_of_a_shortened_dialogue() -> None:
-    episode, asked = await played(CALL, CALL, RIGHT, env=Forgetful(), tool_calls=ToolCalls.TEXT)
+    episode, asked = await played(CALL, CALL, RIGHT, env=Forgetful(describes_tools=False), tool_calls=ToolCalls.TEXT)
     assert episode.reward == 1.0
     assert [len(one["messages"]) for one in asked] == [2, 2, 4]
     (told, left) = asked[1]["messages"]

@@ -45,7 +45,7 @@ def test_what_a_template_needs_is_found_in_it(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", TEMPLATES)
 async def test_an_episode_that_uses_a_tool_goes_on_under_every_template(name: str, tmp_path: Path) -> None:
     renderer = field_renderer(name, tmp_path)
-    env = make("turntree/Arithmetic-v0", system_prompt="Reckon.")
+    env = make("turntree/Arithmetic-v0", system_prompt="Reckon.", tool_format="hermes")
     task = env.unwrapped.task(0)
     close = renderer.template.thought.end if renderer.template.opened else ""
     said = [close + CALL + CALL, f"{close}#### {task.answer}"]

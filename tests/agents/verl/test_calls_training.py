@@ -21,7 +21,7 @@ NEAR_TIES = 3
 
 
 def run(root: Path, *overrides: str, pure: bool) -> Training:
-    settings = "tool_format: compact, system_prompt: '', min_numbers: 4, max_numbers: 4"
+    settings = "tool_format: compact, system_prompt: '', describes_tools: true, min_numbers: 4, max_numbers: 4"
     settings += ", limits: {max_turns: 6, max_turn_tokens: 16}"
     return run_training(
         warm_started_policy(),

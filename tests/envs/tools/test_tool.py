@@ -57,8 +57,10 @@ def test_a_tool_still_is_its_function_returns_text_or_json_and_survives_copy_and
     assert pickle.loads(pickle.dumps(describe)) is describe
     assert pickle.loads(pickle.dumps(Counter.tools)) == Counter.tools
     assert copy.deepcopy(describe) is describe
-    with pytest.raises(ToolDefinitionError, match="needs a docstring"):
-        Tool(lambda: 1)
+    silent = lambda: 1  # noqa: E731
+    place = f"{__file__}:{silent.__code__.co_firstlineno}"
+    with pytest.raises(ToolDefinitionError, match=f"^{place}: tool .* needs a docstring"):
+        Tool(silent)
 
 
 class Waiting(Errand):

@@ -1,0 +1,203 @@
+"""How a policy is told about its tools, and how it writes calls of them: the same for rollouts and the gateway.
+
+A chat template that renders ``tools`` is given the schemas. For a template that ignores them, the schemas and one
+example call stand as text in the system message. Invariant: the format that the prompt shows is the format that is
+parsed, so a template that would show another one is not given the tools.
+
+Not here: reading calls (``turntree.envs.parsers``) and running them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from turntree.agents.loop.renderer import AS_TOKENS, Renderer
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers import OfferedTool, ToolParser, canonical, get_parser
+from turntree.envs.tools.tool import Tool
+
+logger = logging.getLogger(__name__)
+
+Dictionaries = list[dict[str, Any]]
+DEFAULT = "hermes"
+"""The format of calls where neither the environment nor the chat template has one."""
+_VALUES = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
+
+
+class ToolFormat:
+    """How tools are shown to one model, and how it calls them.
+
+    Args:
+        name: A format of ``get_parser``; ``None`` takes the format that the chat template writes.
+    """
+
+    def __init__(self, renderer: Renderer, name: str | None = None) -> None:
+        template = renderer.template
+        self.name = canonical(name or template.tool_format or DEFAULT)
+        self._quoted = template.marks.quoted
+        self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
+        """Whether calls are written with special tokens."""
+        agrees = template.tool_format in (None, self.name)
+        self.in_template = template.renders_tools and agrees
+        """Whether the chat template shows the tools."""
+        if template.renders_tools and not agrees:
+            template.say(
+                f"calls are read as {self.name}, but the model's chat template writes {template.tool_format}: the "
+                f"prompt describes the tools and the format {self.name} as text; leave tool_format out to follow "
+                "the template"
+            )
+
+    def parser(self, tools: Sequence[Mapping[str, Any]]) -> ToolParser:
+        """The parser of calls of ``tools``."""
+        offered = [OfferedTool.of(tool["function"]) for tool in tools]
+        return get_parser(self.name, cast(Sequence[Tool], offered))
+
+    def rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        parser: ToolParser | None = None,
+        example: ToolCall | None = None,
+    ) -> tuple[Dictionaries, Dictionaries]:
+        """The messages and tools that the chat template is given for a dialogue's beginning.
+
+        Args:
+            parser: Writes calls, where ``parser(tools)`` is not the one that reads them.
+            example: The call to show, see ``told_of_tools``.
+        """
+        given = [dict(message) for message in messages]
+        if self.in_template:
+            return given, [dict(tool) for tool in tools]
+        parser = parser or self.parser(tools)
+        written = [self._as_text(message, parser) for message in given]
+        return (told_of_tools(written, tools, parser, example) if tools else written), []
+
+    def added(self, messages: Dictionaries, tools: Dictionaries) -> Dictionaries:
+        """The messages that the chat template is given after a turn."""
+        return messages if self.in_template else [self._as_text(message, self.parser(tools)) for message in messages]
+
+    def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+        """Texts with which a call may begin: what follows one is not shown before the turn has ended."""
+        parser = self.parser(tools)
+        example = {"ARGUMENT": "VALUE"}  # the compact format has calls with one text alone
+        written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
+        return tuple(dict.fromkeys(found[0] for text in written if (found := re.match(r"<\|?\w+|\w+|\W", text))))
+
+    def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
+        if not message.get("tool_calls"):
+            return message
+        if self.special_tokens:  # the format's own marks are tokens, and none of those in a client's texts
+            message = self._quoted(message)
+        functions = [call["function"] for call in message["tool_calls"]]
+        calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
+        text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, calls)])
+        return {"role": "assistant", "content": text, AS_TOKENS: self.special_tokens}
+
+
+def opening(
+    env: Any, renderer: Renderer, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+) -> tuple[int, ...]:
+    """Token ids of the first prompt of an episode, or of what ``compact`` left of one.
+
+    Args:
+        env: The environment; ``follow_template`` came before its ``reset``.
+        tools: OpenAI schemas, as ``info`` has them.
+    """
+    own = env.unwrapped
+    shown = [] if getattr(own, "describes_tools", False) else tools
+    form = ToolFormat(renderer, getattr(own, "call_format", DEFAULT))
+    parser, example = getattr(own, "parser", None), getattr(own, "example_call", None)
+    return renderer.initial(*form.rendered(messages, shown, parser=parser, example=example))
+
+
+def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the text of a first prompt does not tell the policy about its tools.
+
+    Args:
+        prompt: The prompt's text, special tokens included.
+        tools: OpenAI schemas, as ``info`` has them.
+    """
+    own = env.unwrapped
+    names = [tool["function"]["name"] for tool in tools]
+    found = [f"the prompt does not name the tool {name}" for name in names if name not in prompt]
+    form = ToolFormat(renderer, own.call_format)
+    native = form.in_template and renderer.template.tool_format == form.name and not own.describes_tools
+    if not tools or native:
+        return found
+    calls = [own.example_call] if own.example_call else map(_made_up_call, tools)
+    for call in calls:
+        try:
+            written = own.parser.format_call(call)
+        except ValueError:
+            continue
+        if written[: written.index(call.name) + len(call.name) + 1] in prompt:
+            return found
+    return [*found, f"the prompt does not show how to call a tool in the format {form.name}"]
+
+
+def follow_template(env: Any, renderer: Renderer) -> None:
+    """Let an environment that names no format read calls as the model's chat template writes them."""
+    if prefer := getattr(env.unwrapped, "prefer_format", None):
+        prefer(renderer.template.tool_format or DEFAULT)
+
+
+def told_of_tools(
+    dialogue: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    parser: ToolParser,
+    example: ToolCall | None = None,
+) -> Dictionaries:
+    """The dialogue with the tools, and how to call them, added to its system message.
+
+    Args:
+        example: The call to show; ``None`` makes one of the first tool that the format can call.
+    """
+    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    note = f"You can call these tools:\n{schemas}"
+    if written := _written_example(tools, parser, example):
+        note += f"\nTo call one, write its name and arguments like this and wait for the answer:\n{written}"
+    first, *rest = map(dict, dialogue)
+    if first["role"] != "system":
+        return [{"role": "system", "content": note}, first, *rest]
+    return [{**first, "content": f"{first['content']}\n\n{note}"}, *rest]
+
+
+def _written_example(tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None) -> str:
+    """A call in the parser's format; empty where the format can call none of the tools."""
+    for call in [example] if example else map(_made_up_call, tools):
+        try:
+            return parser.format_call(call)
+        except ValueError:  # compact writes calls with one string argument alone
+            continue
+    return ""
+
+
+def _made_up_call(tool: Mapping[str, Any]) -> ToolCall:
+    """A call with the tool's required arguments, or its first one where none is required.
+
+    >>> function = {"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}}
+    >>> _made_up_call({"function": function})
+    ToolCall(name='f', arguments={'x': 1}, id='')
+    """
+    function = tool["function"]
+    parameters = function.get("parameters") or {}
+    properties = parameters.get("properties") or {}
+    names = parameters.get("required") or [*properties][:1]
+    return ToolCall(name=function["name"], arguments={name: _made_up(properties.get(name) or {}) for name in names})
+
+
+def _made_up(schema: Mapping[str, Any]) -> Any:
+    for key in ("default", "const"):
+        if schema.get(key) is not None:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if schema.get("anyOf"):
+        return _made_up(schema["anyOf"][0])
+    kind = schema.get("type", "string")
+    return _VALUES.get(kind if isinstance(kind, str) else kind[0], "...")

@@ -1,0 +1,137 @@
+"""Dialogues of OpenAI messages as training rows, rendered like rollouts.
+
+The prompt of the first assistant message is ``Renderer.initial``, and further ones follow by ``Renderer.extend``, as in
+``rollout()``. Tool calls become text in the environment's format. Not covered: images and other non-text content.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.engines.chat_server import ChatTurn
+from turntree.agents.engines.protocol import Completion, FinishReason
+from turntree.agents.engines.scripted import turn_tokens
+from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.errors import UsageError
+from turntree.agents.loop.chat_rollout import written
+from turntree.agents.loop.renderer import Renderer
+from turntree.envs.data.json_files import json_lines
+from turntree.envs.message import Role, ToolCall
+from turntree.envs.parsers import ToolParser
+
+_ROW = (
+    'a row is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}], '
+    '"tools": [...]}, tools may be left out'
+)
+
+
+def dialogues_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a JSONL file with their line numbers.
+
+    Raises:
+        UsageError: If a row has no messages, or no turn of the assistant; the message shows what a row looks like.
+        OSError: If the file cannot be read.
+    """
+
+    def refuse(number: int, problem: str) -> UsageError:
+        return UsageError(f"{path}, line {number}: {problem}; {_ROW}")
+
+    for number, row in json_lines(path, refuse, halves=False):
+        if problem := _misfit(row):
+            hint = "; tasks of the environment go into --env-arg data=FILE" if "messages" not in row else ""
+            raise refuse(number, problem + hint)
+        yield number, row
+
+
+def _misfit(row: Mapping[str, Any]) -> str:
+    """Return what is wrong with a row; empty if nothing is."""
+    messages, tools = row.get("messages"), row.get("tools", [])
+    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+        return f'"messages" must be a list of OpenAI messages, got {messages!r:.60}'
+    if not isinstance(tools, list) or not all(isinstance(one, dict) and "function" in one for one in tools):
+        return f'"tools" must be a list of OpenAI tool schemas, got {tools!r:.60}'
+    for number, message in enumerate(messages):
+        where, role = f"message {number}", message.get("role")
+        if role not in list(Role):
+            return f"{where} needs a role, one of {', '.join(Role)}, got {role!r:.40}"
+        if not isinstance(message.get("content") or "", str):
+            return f"{where} must have text as its content, got {message['content']!r:.60}"
+        if role == Role.ASSISTANT and not message.get("content") and not message.get("tool_calls"):
+            return f"{where} is the assistant's and has neither content nor tool_calls"
+        if problem := _bad_call(message):
+            return f"{where}: {problem}"
+    roles = [message["role"] for message in messages]
+    if Role.ASSISTANT not in roles[1:] or roles[0] == Role.ASSISTANT:
+        return f"the assistant must answer a message, got the roles {', '.join(roles) or 'of no message'}"
+    if any(one == two == Role.ASSISTANT for one, two in itertools.pairwise(roles)):
+        return "two assistant messages follow each other; join them"
+    return ""
+
+
+def _bad_call(message: Mapping[str, Any]) -> str:
+    for call in message.get("tool_calls") or ():
+        try:
+            _call(call)
+        except (TypeError, KeyError, ValueError, AttributeError):
+            form = '{"type": "function", "function": {"name": "...", "arguments": "{...}"}}'
+            return f"a tool call looks like {form}, got {call!r:.80}"
+    return ""
+
+
+def _call(entry: Mapping[str, Any]) -> ToolCall:
+    """Return a call whose arguments are JSON text, as OpenAI writes them, or a mapping."""
+    given = entry["function"].get("arguments") or {}
+    arguments = json.loads(given) if isinstance(given, str) else given
+    if not isinstance(arguments, dict):
+        raise TypeError("arguments are no object")
+    return ToolCall(name=str(entry["function"]["name"]), arguments=arguments, id=str(entry.get("id", "")))
+
+
+def dialogue_views(
+    messages: Sequence[Mapping[str, Any]],
+    renderer: Renderer,
+    *,
+    parser: ToolParser,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> tuple[TokenView, ...]:
+    """Return a dialogue's tokens, those of the assistant's messages being the policy's; empty if it has none.
+
+    Messages behind the last of the assistant's are left out. A message with ``"weight": 0`` is not learnt.
+
+    Raises:
+        RenderError: If the chat template refuses the messages.
+    """
+    turns: list[Turn] = []
+    heard: list[Mapping[str, Any]] = []
+    thought = renderer.template.thought
+    closing = thought.closing if thought is not None and renderer.template.opens == "thought" else ""
+    for message in messages:
+        if message["role"] != Role.ASSISTANT:
+            heard.append({name: value for name, value in message.items() if name != "weight"})
+            continue
+        calls = tuple(map(_call, message.get("tool_calls") or ()))
+        said = ChatTurn(content=message.get("content") or "", calls=calls, finish_reason=FinishReason.STOP)
+        text = written(said, parser) if calls else said.content
+        opened = renderer.template.opened  # the text may repeat what the prompt opens of a thought
+        text = text.removeprefix(opened) if opened and text.startswith(opened) else closing + text
+        if turns:
+            last = turns[-1]
+            prompt = renderer.extend(last.prompt_ids, last.completion.token_ids, heard)
+        else:
+            prompt = renderer.initial(heard, tools)
+        tokens = turn_tokens(text, renderer.tokenizer, renderer.stop_token_ids)
+        completion = Completion(
+            token_ids=tuple(tokens),
+            logprobs=(0.0,) * len(tokens),
+            finish_reason=FinishReason.STOP,
+            forced=(message.get("weight", 1) == 0,) * len(tokens),
+        )
+        turns.append(Turn(prompt_ids=prompt, completion=completion, text=text))
+        heard = []
+    episode = Episode(env_id="", task=None, seed=None, messages=(), turns=tuple(turns), stop_reason=StopReason.DONE)
+    return TokenView.of_each(episode)

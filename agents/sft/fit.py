@@ -1,0 +1,197 @@
+"""The supervised training loop: cross-entropy on the policy's tokens of recorded dialogues.
+
+Prompts, observations and the tokens of a chat template add nothing to the loss; ``TokenView.mask`` decides. Dialogues
+of one environment open with the same system prompt and tool schemas, often most of their tokens. That common beginning
+passes the model once a step, and its gradient is exact (``_Prefix``).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from turntree.agents.episodes.token_view import TokenView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from transformers import PreTrainedModel
+
+_PARTS = 8
+"""Parts of a batch, each of dialogues of similar length: less padding."""
+_LEAST = 4
+"""Least number of dialogues in a part: each part adds to the gradients of all weights."""
+_WORTH = 32
+"""Least length of a common beginning that is computed apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSettings:
+    """Settings of the loop."""
+
+    steps: int
+    """Optimiser steps."""
+    batch: int = 8
+    """Dialogues per step."""
+    learning_rate: float = 1e-4
+    """Peak of the learning rate, after the warm-up."""
+    warm_up: int = 4
+    """Steps over which the learning rate rises; it falls as a cosine afterwards."""
+    seed: int = 0
+    """Seed of the batches."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "warm_up"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{type(self).__name__}.{name} must be at least 1, got {getattr(self, name)}")
+
+
+def fit(
+    model: PreTrainedModel,
+    views: Sequence[TokenView],
+    settings: FitSettings,
+    optimizers: Sequence[Optimizer],
+    *,
+    on_step: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train a model on the policy's tokens in dialogues, with gradients clipped to norm 1.
+
+    Args:
+        on_step: Called after every step with its number, from 1, and its loss in nats per token.
+    """
+    import torch
+
+    model.train()
+    batches = _batches(views, settings)
+    for step in range(settings.steps):
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * _schedule(step, settings)
+        loss = backward(model, next(batches))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        if on_step is not None:
+            on_step(step + 1, loss)
+    model.eval()
+
+
+def adamw(parameters: Any, learning_rate: float) -> Optimizer:
+    """Return AdamW without weight decay, for a model that is pretrained already."""
+    from torch.optim import AdamW
+
+    return AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+
+
+def _schedule(step: int, settings: FitSettings) -> float:
+    return min(1.0, (step + 1) / settings.warm_up) * max(0.05, 0.5 * (1 + math.cos(math.pi * step / settings.steps)))
+
+
+def _batches(views: Sequence[TokenView], settings: FitSettings) -> Iterator[list[TokenView]]:
+    rng = random.Random(settings.seed)
+    waiting: list[TokenView] = []
+    while True:
+        while len(waiting) < settings.batch:
+            waiting += rng.sample(views, len(views))
+        yield waiting[: settings.batch]
+        del waiting[: settings.batch]
+
+
+def backward(model: PreTrainedModel, batch: Sequence[TokenView]) -> float:
+    """Add the gradient of the mean loss over the policy's tokens in ``batch``; return that loss."""
+    from torch.nn.functional import cross_entropy
+
+    batch = sorted(batch, key=lambda view: len(view.prompt_ids) + len(view.response_ids))
+    total = sum(sum(view.mask) for view in batch)
+    part = max(_LEAST, math.ceil(len(batch) / _PARTS))
+    prefix = _Prefix(model, _common_prompt(batch)) if len(batch) > 1 else _Prefix(model, ())
+    loss = 0.0
+    for start in range(0, len(batch), part):
+        rows = training_tensors(batch[start : start + part])
+        inputs, targets = (rows_of[:, prefix.length :].to(model.device) for rows_of in rows)
+        heard = (targets >= 0).any(dim=0).nonzero().flatten()  # a large vocabulary's logits where they count alone
+        logits = model(input_ids=inputs, logits_to_keep=heard, **prefix.before(len(inputs))).logits
+        targets = targets[:, heard]
+        part_loss = cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=-1, reduction="sum")
+        (part_loss / total).backward()
+        loss += part_loss.item() / total
+    prefix.backward()
+    return loss
+
+
+def _common_prompt(batch: Sequence[TokenView]) -> tuple[int, ...]:
+    """Return the tokens with which all prompts begin, but the last one of each: its logits predict the response."""
+    shortest = min(len(view.prompt_ids) for view in batch) - 1
+    first = batch[0].prompt_ids
+    same = next((at for at in range(shortest) if any(v.prompt_ids[at] != first[at] for v in batch)), shortest)
+    return first[: max(0, same)]
+
+
+class _Prefix:
+    """The common beginning of a batch's prompts, computed once.
+
+    Its keys and values are leaves of the graph of each part. They collect the gradients of all parts, and one backward
+    pass carries the sum on into the weights. Models whose cache is no plain list of keys and values (sliding windows,
+    linear attention) compute every row whole.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokens: tuple[int, ...]) -> None:
+        self.length = 0
+        self._made: list[Tensor] = []
+        self._leaves: list[Tensor] = []
+        self._config: Any = model.config
+        if len(tokens) < _WORTH:
+            return
+        import torch
+        from transformers import DynamicCache
+        from transformers.cache_utils import DynamicLayer
+
+        cache = DynamicCache(config=model.config)
+        if any(type(layer) is not DynamicLayer for layer in cache.layers):
+            return
+        inputs = torch.tensor([tokens], device=model.device)
+        cache = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).past_key_values
+        self._made = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        self._leaves = [tensor.detach().requires_grad_() for tensor in self._made]
+        self.length = len(tokens)
+
+    def before(self, rows: int) -> dict[str, Any]:
+        """Return the model's arguments with which ``rows`` rows continue the beginning."""
+        if not self._leaves:
+            return {"use_cache": False}
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self._config)
+        for layer in range(len(self._leaves) // 2):
+            keys, values = (one.expand(rows, -1, -1, -1) for one in self._leaves[2 * layer : 2 * layer + 2])
+            cache.update(keys, values, layer)
+        return {"past_key_values": cache, "use_cache": True}
+
+    def backward(self) -> None:
+        """Carry the collected gradients into the weights."""
+        import torch
+
+        asked = [
+            (made, leaf.grad) for made, leaf in zip(self._made, self._leaves, strict=True) if leaf.grad is not None
+        ]
+        if asked:
+            torch.autograd.backward([made for made, _ in asked], [grad for _, grad in asked])
+
+
+def training_tensors(views: Sequence[TokenView]) -> tuple[Tensor, Tensor]:
+    """Return inputs and, where the policy sampled, the next tokens (-1 elsewhere), both (rows, longest - 1)."""
+    import torch
+
+    longest = max(len(view.prompt_ids) + len(view.response_ids) for view in views)
+    inputs = torch.zeros(len(views), longest, dtype=torch.long)
+    targets = torch.full_like(inputs, -1)
+    for row, view in enumerate(views):
+        tokens = torch.tensor(view.prompt_ids + view.response_ids)
+        spoken = torch.tensor((0,) * len(view.prompt_ids) + view.mask, dtype=torch.bool)
+        inputs[row, : len(tokens)] = tokens
+        targets[row, : len(tokens)] = tokens.where(spoken, -1)
+    return inputs[:, :-1], targets[:, 1:]

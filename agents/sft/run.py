@@ -1,0 +1,133 @@
+"""Fine-tune a model on demonstrations and write it as a model folder that ``train``, ``eval`` and ``serve`` take.
+
+This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files, and it renders
+every message by its own calls of the chat template, so prompts would differ from those of rollouts in places (tool
+answers, dropped thoughts). Here the rows are the tokens of rollouts, and only the policy's are learnt. A row takes a
+pass with float32 weights (bfloat16 arithmetic on a GPU) and AdamW: about 16 bytes a parameter. Not covered: models that
+need several devices; use verl's or TRL's trainer for those.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+from turntree.agents.errors import MissingExtra, UsageError
+from turntree.agents.sft.demonstrations import Demonstrations
+from turntree.agents.sft.fit import FitSettings, adamw, fit
+
+FIGURES = "sft.json"
+"""File in the model's folder with what it was trained on and how the loss fell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftSettings:
+    """How a model is fine-tuned."""
+
+    epochs: float = 2.0
+    """Passes over the demonstrations."""
+    steps: int | None = None
+    """Optimiser steps instead of ``epochs``."""
+    lr: float = 1e-4
+    """Peak of the learning rate."""
+    batch_size: int = 8
+    """Demonstrations per step."""
+    seed: int = 0
+    """Seed of the batches."""
+    device: str | None = None
+    """Torch device; ``None`` takes a GPU if there is one."""
+
+    def fit(self, rows: int) -> FitSettings:
+        """Return the loop's settings for a number of rows."""
+        batch = min(self.batch_size, rows)
+        steps = self.steps or max(1, math.ceil(self.epochs * rows / batch))
+        warm_up = max(1, steps // 10)
+        return FitSettings(steps=steps, batch=batch, learning_rate=self.lr, warm_up=warm_up, seed=self.seed)
+
+
+def check_out(out: Path) -> None:
+    """Refuse a folder that has something in it, before anything is played.
+
+    Raises:
+        UsageError: If something is there.
+    """
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise UsageError(f"{out} is there already; name a new folder with --out, or remove it")
+
+
+def fine_tune(
+    model: str,
+    tokenizer: Any,
+    demonstrations: Demonstrations,
+    out: Path,
+    settings: SftSettings | None = None,
+    *,
+    source: str = "",
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> dict[str, Any]:
+    """Train a copy of a model and write it with its tokenizer to ``out``, all or nothing.
+
+    Args:
+        model: Directory, or id on the Hugging Face hub.
+        source: Origin of the demonstrations, recorded with the figures.
+        on_step: Called after every step with its number, their number and the loss in nats per token.
+
+    Returns:
+        The figures, which ``sft.json`` in the folder has as well.
+
+    Raises:
+        UsageError: If something is at ``out``, or the loss is no number.
+        MissingExtra: If torch or transformers is not installed.
+    """
+    try:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError as error:
+        raise MissingExtra("fine-tuning", "local") from error
+
+    check_out(out)
+    settings = settings or SftSettings()
+    views, loop = demonstrations.views, settings.fit(len(demonstrations.views))
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    stored = getattr(AutoConfig.from_pretrained(model), "dtype", None) or torch.float32
+    policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    policy = policy.to(device)
+    losses: list[float] = []
+
+    def note(step: int, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise UsageError(f"the loss of step {step} is {loss}: lower --lr, now {settings.lr:g}")
+        losses.append(loss)
+        if on_step is not None:
+            on_step(step, loop.steps, loss)
+
+    began = perf_counter()
+    with torch.autocast(device, torch.bfloat16) if device.startswith("cuda") else nullcontext():
+        fit(policy, views, loop, [adamw(policy.parameters(), loop.learning_rate)], on_step=note)
+    figures = {
+        "model": model,
+        "source": source,
+        "demonstrations": demonstrations.used,
+        "dropped": demonstrations.dropped,
+        "tokens": sum(len(view.prompt_ids) + len(view.response_ids) for view in views),
+        "trained_tokens": demonstrations.tokens,
+        **asdict(loop),
+        "loss_first": losses[0],
+        "loss_last": losses[-1],
+        "seconds": round(perf_counter() - began, 1),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
+        folder = Path(unfinished, "model")
+        policy.to("cpu", stored).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / FIGURES).write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        folder.replace(out)
+    return figures
