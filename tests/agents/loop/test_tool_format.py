@@ -16,7 +16,7 @@ from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.tool_format import ToolFormat, follow_template, opening, untold
 from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, make, tool
 from turntree.envs.catalogue import CATALOGUE, Entry
-from turntree.envs.parsers import FORMATS
+from turntree.envs.parsers import FORMATS, canonical
 
 KNOWING = (
     "{% if tools %}<|im_start|>system\nTOOLS {{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -220,6 +220,22 @@ async def test_an_environment_without_a_format_takes_the_templates(name: str) ->
     for one, calls in ((Shop(), 1), (Shop(tool_format="tags"), 0)):
         episode = await rollout(one, ScriptedEngine(said, renderer.tokenizer), renderer, index=0)
         assert sum(len(message.tool_calls) for message in episode.messages) == calls
+
+
+WRITTEN = {path.stem: path for path in (Path(__file__).parents[2] / "envs/templates").glob("*.jinja")}
+"""The part of a model family's chat template that writes calls."""
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_the_format_of_each_known_family_is_found_by_its_template(name: str) -> None:
+    gathered = (
+        "{%- set ns = namespace(calls=[]) -%}{%- for c in m.tool_calls -%}{%- set ns.calls = ns.calls + "
+        '[{"name": c.function.name, "arguments": c.function.arguments, "id": c.id}] -%}{%- endfor -%}'
+        f"{{%- set calls = ns.calls -%}}{WRITTEN[name].read_text().strip()}"
+    )
+    before, _, rest = KNOWING.partition("{% for c in")
+    template = f"{before}{{% if m.tool_calls %}}{gathered}{{% endif %}}{rest.partition('{% endfor %}')[2]}"
+    assert renderer_of(template).template.tool_format == canonical(name)
 
 
 def test_a_format_that_is_not_the_templates_is_warned_of_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:
