@@ -22,6 +22,7 @@ from turntree.agents.errors import AgentError, UsageError
 from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import PlaysItself, rollout
+from turntree.agents.loop.tool_format import follow_template
 from turntree.agents.sft.dialogues import dialogue_views, dialogues_in
 from turntree.envs import Env
 from turntree.envs.checking.answer_forms import paid_forms
@@ -171,6 +172,7 @@ class Source:
             FileNotFoundError: If there is nothing at ``run``.
         """
         env, found = self.make_env(), Demonstrations()
+        follow_template(env, self.renderer)
         try:
             name, (_, info) = env_id_of(env), env.reset(seed=0)
             for record in (one for file in episode_files(run) for one in read_records(file)):
@@ -191,17 +193,14 @@ class Source:
             NoDemonstration: If there is none, or all are too long.
         """
         env, found = self.make_env(), Demonstrations()
+        follow_template(env, self.renderer)
         try:
             _, info = env.reset(seed=0)
             for number, dialogue in dialogues_in(file):
                 name = f"{file}, line {number}"
                 try:
-                    views = dialogue_views(
-                        dialogue["messages"],
-                        self.renderer,
-                        parser=env.unwrapped.parser,
-                        tools=dialogue.get("tools", info["tools"]),
-                    )
+                    tools = dialogue.get("tools", info["tools"])
+                    views = dialogue_views(dialogue["messages"], self.renderer, env, tools)
                 except AgentError as error:
                     raise UsageError(f"{name}: {error}") from error
                 found.add(views, self.positions, name)
@@ -243,7 +242,7 @@ class Source:
         if any(turn.shortened for turn in episode.turns):
             return ()  # what the policy saw is not recorded as messages
         messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]  # calls are text there
-        return dialogue_views(messages, self.renderer, parser=env.unwrapped.parser, tools=tools)
+        return dialogue_views(messages, self.renderer, env, tools)
 
 
 def _tasks(env: Any, count: int | None) -> int:
