@@ -30,7 +30,6 @@ from turntree.envs.checking.attempts import Form
 
 TASKS = 100
 """Tasks whose solutions are played, unless a number is given."""
-_UNSOLVED = "no solution is known"
 _PROBED = 8
 """Tasks in which the form of a right answer is looked for."""
 
@@ -128,17 +127,23 @@ class Source:
         own, name = env.unwrapped, env_id_of(env)
         if isinstance(own, PlaysItself) or not isinstance(own, Env):
             raise NoDemonstration(f"{name} has no solution() to play; record episodes, and name them with --from RUN")
+        follow_template(own, self.renderer)
         form, found = self._form(own), Demonstrations()
+        own.reset(seed=0, options={"index": 0})
+        if not self._turns(own, form):
+            raise NoDemonstration(
+                f"{name} has no solution() for task {own.current_task.id!r}: let it return the turns that earn the "
+                "full reward of self.current_task (docs/howto/sft.md), or give demonstrations with --from RUN or "
+                "--data FILE"
+            )
+
+        def turns() -> Iterator[str]:  # asks for the solution once the episode has begun
+            yield from self._turns(own, form)
+
         for index in range(count):
-            engine = ScriptedEngine(self._script(own, form), self.renderer.tokenizer)
+            engine = ScriptedEngine(turns(), self.renderer.tokenizer)
             sampling = Sampling(max_tokens=self.positions or 1 << 20)
             episode = await rollout(env, engine, self.renderer, index=index, seed=0, sampling=sampling)
-            if not episode.turns and _UNSOLVED in episode.failure:
-                raise NoDemonstration(
-                    f"{name} has no solution() for task {own.current_task.id!r}: let it return the turns that earn the "
-                    "full reward of self.current_task (docs/howto/sft.md), or give demonstrations with --from RUN or "
-                    "--data FILE"
-                )
             self._take(episode, found, [episode])
             if on_episode is not None:
                 on_episode(index + 1)
@@ -151,15 +156,11 @@ class Source:
         count = _PROBED if env.num_tasks is None else min(_PROBED, env.num_tasks)
         return next(iter(paid_forms(env, [env.task(index) for index in range(count)], self.above)), None)
 
-    def _script(self, env: Env, form: Form | None) -> Iterator[str]:
-        """Yield the turns of a solution, which is asked for once the episode has begun."""
-        template = self.renderer.template
-        closing = template.thought.closing if template.thought and template.opens == "thought" else ""
-        answer = env.current_task.answer
+    def _turns(self, env: Env, form: Form | None) -> list[str]:
+        template, answer = self.renderer.template, env.current_task.answer
         turns = list(env.solution()) or ([form(answer)] if form is not None and answer else [])
-        if not turns:
-            raise NoDemonstration(_UNSOLVED)
-        yield from (closing + turn for turn in turns)
+        closing = template.thought.closing if template.thought and template.opens == "thought" else ""
+        return [closing + turn for turn in turns]
 
     def recorded(self, run: Path) -> Demonstrations:
         """Read the episodes of a training, an evaluation or a served run: rejection sampling.

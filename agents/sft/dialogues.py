@@ -1,6 +1,7 @@
 """Dialogues of OpenAI messages as training rows, rendered like rollouts.
 
-The first prompt is made by ``tool_format.opening``, further ones by ``Renderer.extend``, as in ``rollout()``. Tool calls become text in the environment's format. Not covered: images and other non-text content.
+The first prompt is made by ``tool_format.opening``, further ones by ``Renderer.extend``, as in ``rollout()``. Tool
+calls become text in the environment's format. Not covered: images and other non-text content.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from turntree.agents.sft.demonstrations import NoDemonstration, Source
 from turntree.agents.sft.fit import backward, training_tensors
 
 SHOP = "sft_shop:Shop"
+CALL = '<tool_call>\n{"name": "price", "arguments": {"product": "apple"}}\n</tool_call>'
+SAID = [f"{CALL}<|im_end|>", "31<|im_end|>"]
+"""What the policy says in the solution of the first task, turn by turn."""
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +67,14 @@ def trained_text(view: Any, renderer: Renderer) -> list[str]:
 
 def test_the_loss_counts_exactly_the_tokens_of_the_policys_turns(shop: Path, renderer: Renderer) -> None:
     (view,) = source(renderer).solutions(1).views
-    said = trained_text(view, renderer)
-    assert [text.count("<|im_end|>") for text in said] == [1, 1]
-    assert "<tool_call>" in said[0]
-    assert said[1] == "31<|im_end|>"
-    whole = renderer.decode(view.prompt_ids + view.response_ids, special_tokens=True)
-    assert "price" in renderer.decode(view.prompt_ids), "the prompt names the tools"
-    assert "".join(said) != whole, "control: a loss on all tokens would count the prompt, too"
-    assert not any(word in "".join(said) for word in ("<|im_start|>", "What is the price"))
+    assert trained_text(view, renderer) == SAID
+    assert "Look up a price." in renderer.decode(view.prompt_ids), "the prompt has the tools"
+
+
+def test_a_loss_on_all_tokens_would_be_noticed(shop: Path, renderer: Renderer) -> None:
+    (view,) = source(renderer).solutions(1).views
+    every = replace(view, mask=(1,) * len(view.mask))
+    assert trained_text(every, renderer) != SAID
 
 
 def test_a_common_beginning_is_computed_once_with_the_same_gradients(
@@ -190,6 +194,6 @@ def test_what_cannot_be_learnt_is_refused_with_what_to_do(
     for name, text in table(__file__, "dialogue_files").items():
         (tmp_path / name).write_text(text.replace("LONG", "1 " * 3000))
     done = sft(*(word.replace("{at}", str(tmp_path)) for word in words.split()))
-    assert (done.status, done.err.count("\n")) == (2, 1), done.err
+    assert (done.status, done.err.strip().count("\n")) == (2, 0), done.err
     assert said in done.err
     assert not (tmp_path / "out").exists()
