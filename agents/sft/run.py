@@ -36,7 +36,7 @@ class SftSettings:
     """Passes over the demonstrations."""
     steps: int | None = None
     """Optimiser steps instead of ``epochs``."""
-    lr: float = 1e-4
+    lr: float = 2e-4
     """Peak of the learning rate."""
     batch_size: int = 8
     """Demonstrations per step."""

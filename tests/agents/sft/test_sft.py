@@ -11,6 +11,7 @@ import pytest
 import torch
 from chat_tokenizers import chatml_tokenizer
 from command import Said
+from pages import ROOT, blocks
 from tables import table
 from tiny_llama import random_llama, save_chat_llama
 
@@ -173,6 +174,12 @@ def test_dialogues_of_openai_messages_are_rendered_as_rollouts_are(
     (read,) = ours.messages(file).views
     assert trained_text(read, renderer) == ["31<|im_end|>"]
     assert "price" not in renderer.decode(read.prompt_ids).replace("the price of", ""), "control: tools of the row"
+
+
+def test_the_row_that_the_page_shows_is_one(shop: Path, renderer: Renderer, tmp_path: Path) -> None:
+    (row,) = (block.text for block in blocks(ROOT / "docs/howto/sft.md") if block.language == "json")
+    (tmp_path / "rows.jsonl").write_text(row)
+    assert source(renderer).messages(tmp_path / "rows.jsonl").used == 1
 
 
 def test_a_text_that_ends_the_turn_itself_is_not_ended_twice(renderer: Renderer) -> None:
