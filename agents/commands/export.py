@@ -62,10 +62,10 @@ class SftOptions:
         int | None,
         typer.Option(min=1, help="Tasks whose solution() is played, from the first; 100, or all if fewer."),
     ] = None
-    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the demonstrations.")] = 2.0
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the demonstrations.")] = 1.0
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps, instead of --epochs.")] = None
     lr: Annotated[float, typer.Option(min=0.0, help="Peak learning rate; take 1e-5 from about 1B parameters on.")] = (
-        1e-4
+        2e-4
     )
     batch_size: Annotated[int, typer.Option(min=1, help="Demonstrations per step.")] = 8
     seed: Annotated[int, typer.Option(help="Seed of the batches.")] = 0

@@ -22,6 +22,7 @@ from turntree.agents.errors import AgentError, UsageError
 from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import PlaysItself, rollout
+from turntree.agents.loop.tool_format import follow_template
 from turntree.agents.sft.dialogues import dialogue_views, dialogues_in
 from turntree.envs import Env
 from turntree.envs.checking.answer_forms import paid_forms
@@ -29,7 +30,6 @@ from turntree.envs.checking.attempts import Form
 
 TASKS = 100
 """Tasks whose solutions are played, unless a number is given."""
-_UNSOLVED = "no solution is known"
 _PROBED = 8
 """Tasks in which the form of a right answer is looked for."""
 
@@ -127,17 +127,23 @@ class Source:
         own, name = env.unwrapped, env_id_of(env)
         if isinstance(own, PlaysItself) or not isinstance(own, Env):
             raise NoDemonstration(f"{name} has no solution() to play; record episodes, and name them with --from RUN")
+        follow_template(own, self.renderer)
         form, found = self._form(own), Demonstrations()
+        own.reset(seed=0, options={"index": 0})
+        if not self._turns(own, form):
+            raise NoDemonstration(
+                f"{name} has no solution() for task {own.current_task.id!r}: let it return the turns that earn the "
+                "full reward of self.current_task (docs/howto/sft.md), or give demonstrations with --from RUN or "
+                "--data FILE"
+            )
+
+        def turns() -> Iterator[str]:  # asks for the solution once the episode has begun
+            yield from self._turns(own, form)
+
         for index in range(count):
-            engine = ScriptedEngine(self._script(own, form), self.renderer.tokenizer)
+            engine = ScriptedEngine(turns(), self.renderer.tokenizer)
             sampling = Sampling(max_tokens=self.positions or 1 << 20)
             episode = await rollout(env, engine, self.renderer, index=index, seed=0, sampling=sampling)
-            if not episode.turns and _UNSOLVED in episode.failure:
-                raise NoDemonstration(
-                    f"{name} has no solution() for task {own.current_task.id!r}: let it return the turns that earn the "
-                    "full reward of self.current_task (docs/howto/sft.md), or give demonstrations with --from RUN or "
-                    "--data FILE"
-                )
             self._take(episode, found, [episode])
             if on_episode is not None:
                 on_episode(index + 1)
@@ -150,15 +156,11 @@ class Source:
         count = _PROBED if env.num_tasks is None else min(_PROBED, env.num_tasks)
         return next(iter(paid_forms(env, [env.task(index) for index in range(count)], self.above)), None)
 
-    def _script(self, env: Env, form: Form | None) -> Iterator[str]:
-        """Yield the turns of a solution, which is asked for once the episode has begun."""
-        template = self.renderer.template
-        closing = template.thought.closing if template.thought and template.opens == "thought" else ""
-        answer = env.current_task.answer
+    def _turns(self, env: Env, form: Form | None) -> list[str]:
+        template, answer = self.renderer.template, env.current_task.answer
         turns = list(env.solution()) or ([form(answer)] if form is not None and answer else [])
-        if not turns:
-            raise NoDemonstration(_UNSOLVED)
-        yield from (closing + turn for turn in turns)
+        closing = template.thought.closing if template.thought and template.opens == "thought" else ""
+        return [closing + turn for turn in turns]
 
     def recorded(self, run: Path) -> Demonstrations:
         """Read the episodes of a training, an evaluation or a served run: rejection sampling.
@@ -171,6 +173,7 @@ class Source:
             FileNotFoundError: If there is nothing at ``run``.
         """
         env, found = self.make_env(), Demonstrations()
+        follow_template(env, self.renderer)
         try:
             name, (_, info) = env_id_of(env), env.reset(seed=0)
             for record in (one for file in episode_files(run) for one in read_records(file)):
@@ -191,17 +194,14 @@ class Source:
             NoDemonstration: If there is none, or all are too long.
         """
         env, found = self.make_env(), Demonstrations()
+        follow_template(env, self.renderer)
         try:
             _, info = env.reset(seed=0)
             for number, dialogue in dialogues_in(file):
                 name = f"{file}, line {number}"
                 try:
-                    views = dialogue_views(
-                        dialogue["messages"],
-                        self.renderer,
-                        parser=env.unwrapped.parser,
-                        tools=dialogue.get("tools", info["tools"]),
-                    )
+                    tools = dialogue.get("tools", info["tools"])
+                    views = dialogue_views(dialogue["messages"], self.renderer, env, tools)
                 except AgentError as error:
                     raise UsageError(f"{name}: {error}") from error
                 found.add(views, self.positions, name)
@@ -243,7 +243,7 @@ class Source:
         if any(turn.shortened for turn in episode.turns):
             return ()  # what the policy saw is not recorded as messages
         messages = [replace(message, tool_calls=()).to_openai() for message in episode.messages]  # calls are text there
-        return dialogue_views(messages, self.renderer, parser=env.unwrapped.parser, tools=tools)
+        return dialogue_views(messages, self.renderer, env, tools)
 
 
 def _tasks(env: Any, count: int | None) -> int:

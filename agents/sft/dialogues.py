@@ -1,7 +1,7 @@
 """Dialogues of OpenAI messages as training rows, rendered like rollouts.
 
-The prompt of the first assistant message is ``Renderer.initial``, and further ones follow by ``Renderer.extend``, as in
-``rollout()``. Tool calls become text in the environment's format. Not covered: images and other non-text content.
+The first prompt is made by ``tool_format.opening``, further ones by ``Renderer.extend``, as in ``rollout()``. Tool
+calls become text in the environment's format. Not covered: images and other non-text content.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.chat_rollout import written
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.tool_format import opening
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.message import Role, ToolCall
-from turntree.envs.parsers import ToolParser
 
 _ROW = (
     'a row is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}], '
@@ -93,15 +93,15 @@ def _call(entry: Mapping[str, Any]) -> ToolCall:
 
 
 def dialogue_views(
-    messages: Sequence[Mapping[str, Any]],
-    renderer: Renderer,
-    *,
-    parser: ToolParser,
-    tools: Sequence[Mapping[str, Any]] = (),
+    messages: Sequence[Mapping[str, Any]], renderer: Renderer, env: Any, tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[TokenView, ...]:
     """Return a dialogue's tokens, those of the assistant's messages being the policy's; empty if it has none.
 
     Messages behind the last of the assistant's are left out. A message with ``"weight": 0`` is not learnt.
+
+    Args:
+        env: Says how calls are written, and whether its messages describe the tools (``loop.tool_format``).
+        tools: OpenAI schemas.
 
     Raises:
         RenderError: If the chat template refuses the messages.
@@ -116,14 +116,14 @@ def dialogue_views(
             continue
         calls = tuple(map(_call, message.get("tool_calls") or ()))
         said = ChatTurn(content=message.get("content") or "", calls=calls, finish_reason=FinishReason.STOP)
-        text = written(said, parser) if calls else said.content
+        text = written(said, env.unwrapped.parser) if calls else said.content
         opened = renderer.template.opened  # the text may repeat what the prompt opens of a thought
         text = text.removeprefix(opened) if opened and text.startswith(opened) else closing + text
         if turns:
             last = turns[-1]
             prompt = renderer.extend(last.prompt_ids, last.completion.token_ids, heard)
         else:
-            prompt = renderer.initial(heard, tools)
+            prompt = opening(env, renderer, heard, tools)
         tokens = turn_tokens(text, renderer.tokenizer, renderer.stop_token_ids)
         completion = Completion(
             token_ids=tuple(tokens),

@@ -2,9 +2,10 @@
 
 This is a plain loop on one device, not verl's SFT trainer. verl 0.9.1 needs torchrun and Parquet files, and it renders
 every message by its own calls of the chat template, so prompts would differ from those of rollouts in places (tool
-answers, dropped thoughts). Here the rows are the tokens of rollouts, and only the policy's are learnt. A row takes a
-pass with float32 weights (bfloat16 arithmetic on a GPU) and AdamW: about 16 bytes a parameter. Not covered: models that
-need several devices; use verl's or TRL's trainer for those.
+answers, dropped thoughts). Here the rows are the tokens of rollouts, and only the policy's are learnt. Weights are
+float32, as bfloat16 products are many times slower on CPUs without instructions for them; a GPU multiplies in bfloat16.
+With AdamW a model takes about 16 bytes a parameter. Not covered: models that need several devices; use verl's or TRL's
+trainer for those.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ FIGURES = "sft.json"
 class SftSettings:
     """How a model is fine-tuned."""
 
-    epochs: float = 2.0
+    epochs: float = 1.0
     """Passes over the demonstrations."""
     steps: int | None = None
     """Optimiser steps instead of ``epochs``."""
-    lr: float = 1e-4
+    lr: float = 2e-4
     """Peak of the learning rate."""
     batch_size: int = 8
     """Demonstrations per step."""
