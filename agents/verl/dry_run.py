@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.sizes import check_sizes
 from turntree.agents.verl.launch import prepare
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.run.variables import hub_variables, joins_cluster
+from turntree.agents.verl.run.variables import ModelUnavailable, hub_variables, joins_cluster
 from turntree.envs.errors import DataError
 
 
@@ -61,7 +62,8 @@ def dry_run(config: str, overrides: Sequence[str] = ()) -> DryRun:
     with tempfile.TemporaryDirectory(prefix="tt-") as folder:
         run = RunFolder(Path(folder))
         try:
-            prepare(composition, run, Path(folder))
+            with suppress(ModelUnavailable):  # prepare's last check, for a cluster: its nodes may have the model
+                prepare(composition, run, Path(folder))
             tasks = f"{_count(run.rows('train'))} tasks to train on, {_count(run.rows('val'))} to validate"
         except ConfigError as error:
             # A data set of the hub may be out of reach here and not where the training runs; a named file may not.
@@ -83,4 +85,11 @@ def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
         if isinstance(value, dict) and value and isinstance(default, dict | None):
             yield from _changed(value, default or {}, f"{path}{key}.")
         elif key not in theirs or value != default:
-            yield f"{path}{key}={shlex.quote(str(value))}"
+            yield f"{path}{key}={shlex.quote(_text(value))}"
+
+
+def _text(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else str(value).lower()
+    return str(value).replace("'", "")
