@@ -27,6 +27,8 @@ from tables import table
 from tiny_llama import save_chat_llama
 
 from turntree.agents.cli import main
+from turntree.agents.verl import launch
+from turntree.spec_tree import DialogueState, SpecForest
 
 NOT_RUN: dict[str, str] = table(__file__, "not_run_on_pages")
 """Patterns of commands that do not run here, and why."""
@@ -75,12 +77,12 @@ def furnish(folder: Path) -> Path:
         "<think>\n\n</think>\n\n{% endif %}"
     )
     save_chat_llama(folder / "DIR", tokenizer, spread=20.0, positions=4096)
-    for name in ("BEFORE", "AFTER", "MODEL", "models/qwen", "models/qwen7b"):
+    for name in ("BEFORE", "AFTER", "MODEL", "models/qwen", "models/qwen7b", "models/smollm2"):
         shutil.copytree(folder / "DIR", folder / name)
     for name, text in table(__file__, "files").items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
-    rows = [{"question": f"What is {n} + 1?", "answer": f"It is one more. #### {n + 1}"} for n in range(200)]
+    rows = [{"question": f"What is {n} + 1?", "answer": f"It is one more. #### {n + 1}"} for n in range(7000)]
     for name in ("train", "test"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
@@ -184,14 +186,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text([block.text for block in blocks(page) if block.language == "python"][number])
     (doubling,) = (line for line in readme_commands() if line.startswith("cat > doubling.py"))
     (folder / "doubling.py").write_text("\n".join(doubling.splitlines()[1:-1]))
-    for name in ("demo", "doubling", "agent", "grpo_arithmetic_cpu"):
-        write_run(folder / "runs" / name)
-    for name, fields in {"gsm8k": ("question", "answer"), "math": ("problem", "answer")}.items():
+    run = write_run(folder / "runs/demo")
+    for name in ("doubling", "agent", "grpo_arithmetic_cpu"):
+        shutil.copytree(run, folder / "runs" / name)
+    (folder / "runs/last_week").mkdir()
+    forest = SpecForest()
+    forest.insert(DialogueState.from_tokens([1, 2], task="sum/1", env="pages"), [3, 4])
+    forest.save(folder / "runs/last_week/forest.npz")
+    rows = "".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(7000))
+    for name in ("gsm8k", "math"):
+        (folder / "data" / name).mkdir(parents=True)
         for split in ("train", "test"):
-            rows = (dict(zip(fields, (f"What is {n} + 1?", str(n + 1)), strict=True)) for n in range(7000))
-            path = folder / "data" / name / f"{split}.jsonl"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            (folder / "data" / name / f"{split}.jsonl").write_text(rows)
     return folder
 
 
@@ -216,6 +222,25 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Draw the tasks of equal settings once: trainings of one environment differ in other things."""
+    write_rows, kept = launch.write_rows, {}
+
+    def write_or_copy(path: Path, env: str, settings: Any, **options: Any) -> Any:
+        key = json.dumps([env, settings, options], sort_keys=True, default=str)
+        if key in kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kept[key][0], path)
+        else:
+            done = write_rows(path, env, settings, **options)
+            kept[key] = (shutil.copyfile(path, tmp_path / f"{len(kept)}.parquet"), done)
+        return path if isinstance(kept[key][1], Path) else kept[key][1]
+
+    monkeypatch.setattr(launch, "write_rows", write_or_copy)
+
+
+@pytest.mark.usefixtures("drawn_once")
 def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,7 +248,8 @@ def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     lines = [line for line in every_command() if found(HOW, line) == "train"]
     assert len(lines) > 25
     dry = {line: f"{line.replace('--dry-run', '')} --dry-run" for line in lines}
-    assert {line: said for line in lines if (said := said_of(dry[line], capsys))} == {}
+    failed = {line: said for line in lines if (said := said_of(dry[line], capsys))}
+    assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
     assert said_of("turntree train engine=vllm size=7b env=maths --dry-run", capsys)
 
 
@@ -231,5 +257,11 @@ def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.
     lines = [line for line in every_command() if found(HOW, line) == "run"]
     assert len(lines) > 40
     quick = {line: f"{line} {found(QUICK, line) or ''}" for line in lines}
-    assert {line: said for line in lines if (said := said_of(quick[line], capsys))} == {}
+    assert (
+        said_of("turntree eval turntree/Arithmetic-v0 --model DIR -n 1 --max-tokens 4 --out before.jsonl", capsys)
+        is None
+    )
+    shutil.copy("before.jsonl", "after.jsonl")
+    failed = {line: said for line in lines if (said := said_of(quick[line], capsys))}
+    assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
     assert said_of("turntree view runs/none", capsys)
