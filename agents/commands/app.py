@@ -87,6 +87,9 @@ def train_policy(
     model: Annotated[
         str | None, typer.Option(metavar="DIR|ID", help="The model, as actor_rollout_ref.model.path=DIR.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Compose and check it, print a summary and verl's keys; start nothing.")
+    ] = False,
 ) -> None:
     """Train a policy with verl.
 
@@ -97,7 +100,12 @@ def train_policy(
     from turntree.agents.verl.launch import train
 
     named = [] if model is None else [f"actor_rollout_ref.model.path={quoted(model)}"]
-    raise typer.Exit(train(config, [*(overrides or ()), *named], on_step=_print_step, on_phase=_print_phase))
+    words = [*(overrides or ()), *named]
+    if dry_run:
+        from turntree.agents.commands.gpu_check import report_dry_run
+
+        raise typer.Exit(report_dry_run(config, words))
+    raise typer.Exit(train(config, words, on_step=_print_step, on_phase=_print_phase))
 
 
 @app.command("demo")
