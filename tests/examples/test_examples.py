@@ -20,11 +20,17 @@ def test_an_environment_of_ones_own_and_one_in_fifteen_lines(capsys: pytest.Capt
     finally:
         unregister("examples/GuessNumber-v0")
     assert "reward: 1.0" in capsys.readouterr().out
+    two_tools = load("two_tools")
+    try:
+        assert two_tools.main() == pytest.approx(1.1)
+    finally:
+        unregister("examples/Shop-v0")
     example = load("tiny_environment")
     assert example.main() == 1.0
     from turntree.envs import check_environment
 
-    assert [finding for finding in check_environment(example.Doubling) if not finding.passed] == []
+    for environment in (example.Doubling, two_tools.Shop):
+        assert [finding for finding in check_environment(environment) if not finding.passed] == []
 
 
 def test_a_dialogue_longer_than_a_row_is_shortened(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
