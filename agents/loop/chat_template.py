@@ -160,7 +160,7 @@ class ChatTemplate:
         """The format of ``turntree.envs.parsers`` in which it writes calls; ``None`` if it writes none that we read."""
         call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
         turns = [turn for number in ("call00000", f"functions.{call.name}:0") if (turn := self._calling(call, number))]
-        found = []
+        found: list[tuple[bool, int, str]] = []
         for name, turn in itertools.product(FORMATS, turns):
             parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
             text = turn if getattr(parser, "special_tokens", False) else self._without_special(turn)

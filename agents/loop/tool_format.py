@@ -86,7 +86,9 @@ class ToolFormat:
         parser = self.parser(tools)
         example = {"ARGUMENT": "VALUE"}  # the compact format has calls with one text alone
         written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
-        return tuple(dict.fromkeys(found[0] for text in written if (found := re.match(r"<\|?\w+|\w+|\W", text))))
+        texts = (*written, *getattr(parser, "openings", ()))
+        begin = re.compile(r"[<\[][|\uff5c]?\w+|\w+|\W")
+        return tuple(dict.fromkeys(found[0] for text in texts if (found := begin.match(text))))
 
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):

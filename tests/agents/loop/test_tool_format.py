@@ -148,6 +148,7 @@ def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Ren
     (call,) = parser.parse(written).calls
     assert (call.name, call.arguments) == ("f", {"x": "1"})
     assert any(written.startswith(opening) for opening in tools.openings([TOOL]))
+    assert not {"<", "["} & {*tools.openings([TOOL])}  # with which much begins that is no call
 
 
 def test_a_clients_history_of_harmony_has_no_marks_but_the_formats() -> None:
