@@ -44,9 +44,7 @@ class MissingExtra(AgentError, envs_errors.MissingExtra):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs packages that are missing here; run: " + envs_errors.pip_install(f'"turntree[{extra}]"')
-        )
+        super().__init__(f"{what} needs packages that are missing here; run: {envs_errors.install_command(extra)}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ _WORDS = {
     errno.EROFS: "{name} cannot be written: the file system is read-only; name another place",
     errno.ENOSPC: "no space is left for {name}; free some, or name another place",
     errno.EDQUOT: "the quota leaves no space for {name}; free some, or name another place",
+    errno.EADDRINUSE: "the port is in use; name another --port, or 0 for a free one",
     errno.EFBIG: "{name} may not become that large; raise the limit (ulimit -f), or name another place",
 }
 

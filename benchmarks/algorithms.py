@@ -52,7 +52,7 @@ OF_ALGORITHM: dict[str, dict[str, Any]] = {
 KEPT = (
     "turntree/turns",
     "turntree/tool_calls",
-    "turntree/tokens_per_step",
+    "turntree/tokens_per_forward_pass",
     "turntree/acceptance",
     *(f"turntree/level_{level}" for level in "abcd"),
 )
@@ -119,7 +119,7 @@ def grouped(done: dict[str, dict[str, Any]], key: str) -> dict[str, list[dict[st
 
 
 def table(done: dict[str, dict[str, Any]], key: str) -> Table:
-    shown = Table(key, "level", "seeds", "first quarter", "last quarter", "rose in", "turns", "tokens per step")
+    shown = Table(key, "level", "seeds", "first quarter", "last quarter", "rose in", "turns", "tokens per forward pass")
     for name, several in grouped(done, key).items():
         firsts, lasts = zip(*map(first_and_last, several), strict=True)
         last_rows = [run["steps"][-1] for run in several]
@@ -131,7 +131,7 @@ def table(done: dict[str, dict[str, Any]], key: str) -> Table:
             f"{statistics.fmean(lasts):.3f} ({min(lasts):.3f} to {max(lasts):.3f})",
             f"{sum(last > first for first, last in zip(firsts, lasts, strict=True))} of {len(several)}",
             f"{statistics.fmean(row['turntree/turns'] for row in last_rows):.2f}",
-            f"{statistics.fmean(row.get('turntree/tokens_per_step', 1.0) for row in last_rows):.2f}",
+            f"{statistics.fmean(row.get('turntree/tokens_per_forward_pass', 1.0) for row in last_rows):.2f}",
         )
     return shown
 

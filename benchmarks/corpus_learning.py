@@ -124,14 +124,14 @@ def steps_of(policy: Path, files: dict[str, str], *, seed: int, steps: int) -> l
             "turntree.record_episodes": False,
         }
         reports = trained("turntree_trainer", Path(folder) / "run", steps, settings)
-    names = [f"turntree/{name}" for name in ("tokens_per_step", "turns", "tool_calls")]
+    names = [f"turntree/{name}" for name in ("tokens_per_forward_pass", "turns", "tool_calls")]
     return [figures_of(report, names) for report in reports]
 
 
 def row(seed: str, run: dict[str, Any]) -> tuple[str, ...]:
     """Of the table."""
     first, last = first_and_last(run)
-    turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_step"))
+    turns, tokens = (f"{run['steps'][-1][f'turntree/{name}']:.2f}" for name in ("turns", "tokens_per_forward_pass"))
     return seed, f"{first:.3f}", f"{last:.3f}", f"{last - first:+.3f}", turns, tokens
 
 
@@ -160,7 +160,7 @@ def main() -> None:
             steps = steps_of(folder / "policy", files, seed=seed, steps=args.steps)
             record["runs"][str(seed)] = {"steps": steps}
             keep(args.json, record)
-    columns = ("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per verify step")
+    columns = ("seed", "first quarter", "last quarter", "rose by", "turns", "tokens per forward pass")
     show("Reward", columns, (row(*one) for one in record["runs"].items()))
 
 

@@ -52,7 +52,7 @@ class Row:
     batch: int
     way: str
     tokens_per_second: float
-    tokens_per_step: float
+    tokens_per_forward_pass: float
     ratio_to_plain: float
     seconds: float
     step_ms: float | None
@@ -145,7 +145,7 @@ def compare(args: argparse.Namespace, prompts: list[list[int]], tasks: list[int]
             batch=batch,
             way=way,
             tokens_per_second=batch * args.tokens / statistics.median(times),
-            tokens_per_step=spent[way].tokens_per_step if way in spent else 1.0,
+            tokens_per_forward_pass=spent[way].tokens_per_forward_pass if way in spent else 1.0,
             ratio_to_plain=base / statistics.median(times),
             seconds=statistics.median(times),
             step_ms=1e3 * spent[way].seconds / spent[way].forward_passes if way in spent else None,
@@ -196,9 +196,13 @@ def main() -> None:
     args = parser.parse_args()
     rows = [row for batch in args.batches for row in measure(args, batch)]
     about = provenance(["torch", "transformers", "vllm"], device=args.device)
-    columns = ("batch", "way", "tokens/s", "tokens/step", "speed / engine without drafts")
+    columns = ("batch", "way", "tokens/s", "tokens per forward pass", "speed / engine without drafts")
     shown = (
-        (row.batch, row.way, *(f"{x:.2f}" for x in (row.tokens_per_second, row.tokens_per_step, row.ratio_to_plain)))
+        (
+            row.batch,
+            row.way,
+            *(f"{x:.2f}" for x in (row.tokens_per_second, row.tokens_per_forward_pass, row.ratio_to_plain)),
+        )
         for row in rows
     )
     show(f"{titled(about)}; {torch.get_num_threads()} threads", columns, shown, words=("way",))

@@ -54,9 +54,12 @@ class Run:
 
     def figures(self) -> dict[str, Any]:
         steps = [tokens / passes for tokens, passes in zip(self.tokens, self.verify_steps, strict=True)]
-        whole = {"tokens": sum(self.tokens), "verify steps": sum(self.verify_steps)}
-        per_step = {"tokens per step": whole["tokens"] / whole["verify steps"], "of each training step": steps}
-        return {**whole, **per_step, "rewards": self.rewards, **self.past}
+        whole = {"tokens": sum(self.tokens), "forward passes": sum(self.verify_steps)}
+        per_pass = {
+            "tokens per forward pass": whole["tokens"] / whole["forward passes"],
+            "of each training step": steps,
+        }
+        return {**whole, **per_pass, "rewards": self.rewards, **self.past}
 
 
 def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str = "") -> Run:
@@ -117,7 +120,9 @@ def measure(args: argparse.Namespace, folder: str) -> dict[str, Any]:
     for name, store in stores.items():
         run = train(setting, epochs=1, seed=0, past=store)
         rows[name] = run.figures()
-        rows[name]["times the empty store's"] = rows[name]["tokens per step"] / rows["empty store"]["tokens per step"]
+        rows[name]["times the empty store's"] = (
+            rows[name]["tokens per forward pass"] / rows["empty store"]["tokens per forward pass"]
+        )
         rows[name]["tokens equal"] = run.said == cold.said
         print(name, rows[name], flush=True)
     return rows

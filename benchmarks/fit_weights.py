@@ -56,7 +56,7 @@ class Watched(SpecForest):
 
 
 def examples(turns: Sequence[Turn], budget: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]:
-    """Inputs and outcomes of nodes, counts of votes, and tokens per step."""
+    """Inputs and outcomes of nodes, counts of votes, and tokens per forward pass."""
     forest = Watched()
     seen: list[NDArray[Any]] = []
     true: list[NDArray[Any]] = []
@@ -136,9 +136,11 @@ def main() -> None:
         seen, true, votes = [], [], []
         for name, states in TRACES.items():
             trace = load(traces / f"{name}.npz", states=states, half="select")
-            inputs, outcomes, tried, tokens_per_step = examples(trace.turns, args.budget)
+            inputs, outcomes, tried, tokens_per_forward_pass = examples(trace.turns, args.budget)
             print(
-                f"round {round_ + 1}: {name}: {len(outcomes)} nodes, {tokens_per_step:.3f} tokens per step", flush=True
+                f"round {round_ + 1}: {name}: {len(outcomes)} nodes, "
+                f"{tokens_per_forward_pass:.3f} tokens per forward pass",
+                flush=True,
             )
             chosen = rng.permutation(len(outcomes))[: args.per_trace]
             seen.append(inputs[chosen])

@@ -32,7 +32,8 @@ def lines(runs: dict[str, Any]) -> list[Series]:
     for mode, style, name in WAYS:
         seeds = [run["steps"] for run in runs.values() if (run["algorithm"], run["mode"]) == ("grpo", mode)]
         steps = [
-            (rows[0]["step"], [row["turntree/tokens_per_step"] for row in rows]) for rows in zip(*seeds, strict=True)
+            (rows[0]["step"], [row["turntree/tokens_per_forward_pass"] for row in rows])
+            for rows in zip(*seeds, strict=True)
         ]
         points = tuple((float(step), statistics.fmean(values)) for step, values in steps)
         band = tuple((float(step), min(values), max(values)) for step, values in steps)

@@ -72,8 +72,8 @@ class Row:
 
     way: str
     replicas: int
-    tokens_per_step: float = 0.0
-    """Tokens per verify step."""
+    tokens_per_forward_pass: float = 0.0
+    """Tokens per forward pass."""
     known: float = 0.0
     """Share of the earlier turns that were there."""
     load: float = 0.0
@@ -202,7 +202,7 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
                 member.shared.swap()
         if gone is not None:
             routes.restore(gone)
-    row.tokens_per_step = emitted / max(1, verified)
+    row.tokens_per_forward_pass = emitted / max(1, verified)
     row.known = had / max(1, could)
     row.load = sum(loads) / max(1, len(loads))
     row.store_mb = max(member.drafter.forest.stats().bytes for member in members) / 1e6
@@ -215,7 +215,7 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
     return row
 
 
-COLUMNS = ("tokens_per_step", "known", "load", "given_mb", "fetched_mb", "hub_mb", "store_mb", "hub_ms")
+COLUMNS = ("tokens_per_forward_pass", "known", "load", "given_mb", "fetched_mb", "hub_mb", "store_mb", "hub_ms")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -69,15 +69,15 @@ class Report:
         return known[key]  # type: ignore[no-any-return]
 
     def quality(self) -> None:
-        """Tokens per step, by budget and trace."""
+        """Tokens per forward pass, by budget and trace."""
         for budget in self.args.budgets:
-            heading(f"tokens per step, budget {budget}", [*self.args.traces, "mean", "drafted"])
+            heading(f"tokens per forward pass, budget {budget}", [*self.args.traces, "mean", "drafted"])
             means: dict[str, float] = {}
             for name in self.names:
                 runs = [self.quality_of(name, trace, budget) for trace in self.traces()]
-                means[name] = geometric_mean(run.tokens_per_step for run in runs)
-                drafted = sum(run.drafted_per_step for run in runs) / len(runs)
-                line(name, [*(run.tokens_per_step for run in runs), means[name], drafted])
+                means[name] = geometric_mean(run.tokens_per_forward_pass for run in runs)
+                drafted = sum(run.drafted_per_forward_pass for run in runs) / len(runs)
+                line(name, [*(run.tokens_per_forward_pass for run in runs), means[name], drafted])
                 self.keep("quality", budget, name, dict(zip(self.args.traces, map(counts, runs), strict=True)))
             for peer in self.names[1:] if OURS in means else []:
                 ratio = means[OURS] / means[peer]
@@ -85,7 +85,7 @@ class Report:
                 self.keep("quality ratios", budget, peer, ratio)
 
     def equal(self) -> None:
-        """Tokens per step where turntree drafts as much as arctic's default."""
+        """Tokens per forward pass where turntree drafts as much as arctic's default."""
         if not {OURS, PEER} <= set(self.names):
             return
         heading(f"equal verification work, budget {BUDGET}", ["arctic", "ours", "ratio", "drafted", "ours", "p >"])
@@ -93,11 +93,11 @@ class Report:
         for trace in self.traces():
             peer = self.quality_of(PEER, trace, BUDGET)
             ours = measures.equal_work(
-                trace, self.setup(trace), batch=self.args.batch, drafted_per_step=peer.drafted_per_step
+                trace, self.setup(trace), batch=self.args.batch, drafted_per_forward_pass=peer.drafted_per_forward_pass
             )
-            ratios.append(ours.tokens_per_step / peer.tokens_per_step)
-            both = [peer.drafted_per_step, ours.drafted_per_step, ours.min_probability]
-            line(trace.name, [peer.tokens_per_step, ours.tokens_per_step, ratios[-1], *both], digits=3)
+            ratios.append(ours.tokens_per_forward_pass / peer.tokens_per_forward_pass)
+            both = [peer.drafted_per_forward_pass, ours.drafted_per_forward_pass, ours.min_probability]
+            line(trace.name, [peer.tokens_per_forward_pass, ours.tokens_per_forward_pass, ratios[-1], *both], digits=3)
             self.keep("equal work", trace.name, "turntree", {**asdict(ours), "ratio": ratios[-1]})
         line("geometric mean", ["", "", geometric_mean(ratios)], digits=3)
 
@@ -168,7 +168,10 @@ class Report:
             for cell in measures.second_epoch(first, second, self.setup(first), at_once=AT_ONCE, floors=FLOORS):
                 cells.setdefault(f"{cell.at_once} at once, p > {cell.floor}", {})[cell.length] = cell.run
             for words, runs in cells.items():
-                found = [f"{r.tokens_per_step:.2f}/{r.drafted_per_step:.1f}/{r.rounds}" for r in runs.values()]
+                found = [
+                    f"{r.tokens_per_forward_pass:.2f}/{r.drafted_per_forward_pass:.1f}/{r.rounds}"
+                    for r in runs.values()
+                ]
                 line(words, [*found, runs["32"].draft.cpu / runs["32"].rounds * 1e6], digits=0)
                 self.keep("lengths", name, words, {length: counts(run) for length, run in runs.items()})
 
@@ -223,7 +226,11 @@ def _states(data: Path | None, name: str, half: Any, states: int) -> Trace:
 
 
 def counts(run: Replay) -> dict[str, float]:
-    return {"tokens_per_step": run.tokens_per_step, "drafted_per_step": run.drafted_per_step, "steps": run.steps}
+    return {
+        "tokens_per_forward_pass": run.tokens_per_forward_pass,
+        "drafted_per_forward_pass": run.drafted_per_forward_pass,
+        "steps": run.steps,
+    }
 
 
 def heading(title: str, columns: Sequence[str]) -> None:

@@ -6,8 +6,8 @@ processes and compiles, so the first epoch is the slowest. Two tables:
 
 - Seconds. ``rollout`` is the time until the last episode is there, which verl looks for every 0.1 s; ``engine`` is the
   time of the engine's own steps in it, and ``model`` that of its forward passes.
-- Tokens in a forward pass of the engine (of all requests together), in a verify step as the engine counts them, and in
-  a pass of one request as the turns do; turns that begin with a stored or a precomputed one, and passes of such a turn;
+- Tokens in a forward pass of the engine (of all requests together), in a forward pass of one request as the engine
+  counts them, and as the turns do; turns that begin with a stored or a precomputed one, and passes of such a turn;
   how many of the stored tokens that were tried stayed, and the share of all tokens that such turns gave; shares of the
   exactness levels; the mean reward.
 
@@ -75,8 +75,8 @@ def of_step(report: StepReport, turns: Sequence[Completion]) -> dict[str, float]
     tokens, passes = levels.total(), engine.get("forward_passes", 0)
     offered = metrics.get("turntree/reuse_offered", 0)
     return row | {
-        "tokens_per_pass": tokens / passes if passes else math.nan,
-        "tokens_per_step": report.tokens_per_step,
+        "tokens_per_engine_pass": tokens / passes if passes else math.nan,
+        "tokens_per_forward_pass": report.tokens_per_forward_pass,
         "tokens_per_request_pass": tokens / sum(one.draft.verify_steps or len(one.token_ids) for one in turns),
         "turns": len(turns),
         "reused_turns": len(again),
@@ -123,7 +123,15 @@ def tables(title: str, ways: dict[str, list[dict[str, Any]]]) -> None:
     columns = ("way", "epoch")
     seconds = ((way, epoch, *(shown(row[name], ".3f") for name in SECONDS)) for way, epoch, row in rows)
     show(title, (*columns, *SECONDS), seconds, words=("way",))
-    columns += ("tokens/pass", "tokens/step", "tokens/request pass", "reused turns", "passes of one", "kept", "of all")
+    columns += (
+        "tokens per engine pass",
+        "per forward pass",
+        "as the turns count",
+        "reused turns",
+        "passes of one",
+        "kept",
+        "of all",
+    )
     counts = ((way, epoch, *counted(row)) for way, epoch, row in rows)
     show("tokens", (*columns, "levels", "reward"), counts, words=("way", "levels"))
 
@@ -132,7 +140,7 @@ def counted(row: dict[str, Any]) -> tuple[str, ...]:
     """Cells of the second table."""
     levels = ", ".join(f"{letter} {share:.0%}" for letter in "ABCD" if (share := row[f"level_{letter}"]))
     return (
-        *(shown(row[f"tokens_per_{what}"], ".2f") for what in ("pass", "step", "request_pass")),
+        *(shown(row[f"tokens_per_{what}"], ".2f") for what in ("engine_pass", "forward_pass", "request_pass")),
         f"{row['reused_turns']:.0f} of {row['turns']:.0f}", shown(row["passes_per_reused_turn"], ".2f"),
         shown(row["kept_of_offered"], ".0%"), shown(row["reused_share"], ".0%"), levels, shown(row["reward"], ".3f"),
     )  # fmt: skip

@@ -24,7 +24,7 @@ from turntree.envs.errors import ResetNeeded
 from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser
+from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser, read_turn
 from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
@@ -56,6 +56,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
       else empty
     - ``tools``: OpenAI schemas of the tools
     - ``tool_calls``: OpenAI form of the calls parsed from the action
+    - ``parse_error``: why a tool call of the action cannot be read, as the policy is told; else empty
     - ``task_id``, ``turn`` (turns of the policy so far)
     - ``rewards``: named components, summed over the episode so far
     - ``stop_reason``: empty while the episode runs, else ``done``, ``max_turns``, ``max_tool_calls``,
@@ -296,7 +297,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
         if not isinstance(action, str):
             raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
-        parsed = self.parser.parse(action)
+        parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
@@ -318,7 +319,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             progress.close()
         for name, value in reply.rewards.items():
             progress.rewards[name] = progress.rewards.get(name, 0.0) + float(value)
-        info = self._info(progress, reply.messages, parsed.calls, history)
+        info = self._info(progress, reply.messages, parsed, history)
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
@@ -425,14 +426,15 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self,
         progress: Progress,
         new: Sequence[Message],
-        calls: Sequence[ToolCall] = (),
+        parsed: ParsedTurn | None = None,
         history: Sequence[Message] = (),
     ) -> dict[str, Any]:
         return {
             "messages": [message.to_openai() for message in new],
             "history": [message.to_openai() for message in history],
             "tools": self._schemas_of(progress),
-            "tool_calls": [call.to_openai() for call in calls],
+            "tool_calls": [call.to_openai() for call in parsed.calls] if parsed else [],
+            "parse_error": parsed.error if parsed else "",
             "task_id": progress.task.id,
             "turn": progress.turn,
             "rewards": dict(progress.rewards),

@@ -6,7 +6,10 @@ meant for whoever writes, configures or drives the environment.
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
 
 import gymnasium
 
@@ -14,6 +17,27 @@ import gymnasium
 def pip_install(packages: str) -> str:
     """The command that installs into the environment that runs; another's pip may come first on the PATH."""
     return f"{sys.executable} -m pip install {packages}"
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to turntree, from where turntree itself was installed.
+
+    Args:
+        extra: One of pyproject's; empty for turntree without any.
+    """
+    # turntree is on no index: its name alone would find nothing there, or something else.
+    name = f"turntree[{extra}]" if extra else "turntree"
+    try:
+        origin = json.loads(distribution("turntree").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    url = str(origin.get("url", ""))
+    if "dir_info" in origin:
+        editable = "-e " if origin["dir_info"].get("editable") else ""
+        return pip_install(f'{editable}"{unquote(urlsplit(url).path)}{name.removeprefix("turntree")}"')
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return pip_install(f'"{name} @ {url}"' if url else f'"{name}"')
 
 
 class EnvError(Exception):

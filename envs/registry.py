@@ -85,12 +85,16 @@ def find_creator(id: str) -> str | Callable[..., Any]:
     kind: object = getattr(own, name, None)
     if callable(kind):
         return kind
-    known = list_envs()
-    if own is not None:
-        known += [key for key, value in vars(own).items() if inspect.isclass(value) and issubclass(value, Env)]
-    near = nearest_hint(name, known, "registered are", cutoff=0.4)
-    where = f" or a class of {module}" if colon else ""
-    raise UnknownEnvironment(f"no environment is registered as {name!r}{where}; {near}")
+    if own is None:
+        near = nearest_hint(name, list_envs(), "registered are", cutoff=0.4)
+        raise UnknownEnvironment(f"no environment is registered as {name!r}; {near}")
+    kinds = {key: value for key, value in vars(own).items() if inspect.isclass(value) and value is not Env}
+    classes = [key for key, value in kinds.items() if issubclass(value, Env)]
+    near = nearest_hint(name, [*classes, *list_envs()], "", cutoff=0.4)
+    raise UnknownEnvironment(
+        f"the module {module} was found, but it has no environment {name!r}; its classes of environments are: "
+        f"{', '.join(classes) or 'none'}{f'; {near}' if near.endswith('?') else ''}"
+    )
 
 
 def list_envs() -> list[str]:

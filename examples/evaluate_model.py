@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> Evaluation:
     print(f"avg@{args.samples} {several.average.value:.3f} ({several.average.low:.3f} to {several.average.high:.3f})")
     for k, passing in several.passing.items():
         print(f"pass@{k} {passing.value:.3f}")
-    print(f"{result.tokens_per_step:.2f} tokens per verify step, {result.failures} failures left out")
+    print(f"{result.tokens_per_forward_pass:.2f} tokens per forward pass, {result.failures} failures left out")
     return result
 
 

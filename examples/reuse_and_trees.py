@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     renderer = Renderer(tokenizer)
     limits = Limits(max_turns=3, max_turn_tokens=args.max_tokens, max_context_tokens=512)
-    tokens_per_pass = {}
+    tokens_per_forward_pass = {}
     for name, (speculation, reuse, level) in WAYS.items():
         config = LocalEngineConfig(max_batch=16, max_context=512, speculation=speculation)
         with LocalEngine.from_pretrained(args.model, config=config) as engine:
@@ -63,9 +63,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
                 if isinstance(ways, PrefixReuse):
                     ways.close_step()  # the epoch is over: its turns may be used from now on
             tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
-            tokens_per_pass[name] = tokens / passes
+            tokens_per_forward_pass[name] = tokens / passes
             print(f"{name:8} level {level}: {tokens / passes:.1f} tokens per forward pass in the second epoch")
-    return tokens_per_pass
+    return tokens_per_forward_pass
 
 
 if __name__ == "__main__":

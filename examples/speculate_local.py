@@ -24,7 +24,7 @@ with needed_packages("local"):
 
 class Played(NamedTuple):
     tokens: list[tuple[int, ...]]
-    tokens_per_step: float
+    tokens_per_forward_pass: float
     seconds: float
 
 
@@ -39,7 +39,7 @@ async def play(
             env = make("turntree/Arithmetic-v0")
             episode = await rollout(env, engine, renderer, limits, index=index, sampling=options)
             sampled += [turn.completion.token_ids for turn in episode.turns]
-    return Played(sampled, (engine.stats() - before).tokens_per_step, perf_counter() - began)
+    return Played(sampled, (engine.stats() - before).tokens_per_forward_pass, perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
@@ -61,8 +61,8 @@ def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
             amount = {"epochs": args.epochs, "samples": args.samples, "max_tokens": args.max_tokens}
             results.append(asyncio.run(play(engine, renderer, **amount)))
     plain, drafted = results
-    print(f"without drafts: {plain.tokens_per_step:.2f} tokens per step, {plain.seconds:.1f} s")
-    print(f"with drafts:    {drafted.tokens_per_step:.2f} tokens per step, {drafted.seconds:.1f} s")
+    print(f"without drafts: {plain.tokens_per_forward_pass:.2f} tokens per forward pass, {plain.seconds:.1f} s")
+    print(f"with drafts:    {drafted.tokens_per_forward_pass:.2f} tokens per forward pass, {drafted.seconds:.1f} s")
     print("the same tokens" if plain.tokens == drafted.tokens else "tokens differ by rounding: try --dtype float64")
     return plain, drafted
 

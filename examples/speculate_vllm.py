@@ -26,13 +26,13 @@ with needed_packages("vllm"):
 
 class Played(NamedTuple):
     tokens: list[tuple[int, ...]]
-    tokens_per_step: list[float]
+    tokens_per_forward_pass: list[float]
     seconds: float
 
 
 def play(engine: VllmEngine, renderer: Renderer, args: argparse.Namespace) -> Played:
     limits = Limits(max_turns=3, max_turn_tokens=args.max_tokens, max_context_tokens=args.max_context)
-    began, sampled, per_step = perf_counter(), [], []
+    began, sampled, per_pass = perf_counter(), [], []
     for _ in range(args.epochs):  # the same seeds each time: an upper bound of what comes back in training
         episodes = asyncio.run(
             evaluate(
@@ -49,8 +49,8 @@ def play(engine: VllmEngine, renderer: Renderer, args: argparse.Namespace) -> Pl
         if epoch.failures:
             raise SystemExit(next(episode.failure for episode in episodes if episode.failure))
         sampled += [turn.completion.token_ids for episode in episodes for turn in episode.turns]
-        per_step.append(epoch.tokens_per_step)
-    return Played(sampled, per_step, perf_counter() - began)
+        per_pass.append(epoch.tokens_per_forward_pass)
+    return Played(sampled, per_pass, perf_counter() - began)
 
 
 def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
@@ -81,8 +81,8 @@ def main(arguments: list[str] | None = None) -> tuple[Played, Played]:
             results.append(play(engine, renderer, args))
     plain, drafted = results
     for name, played in (("without drafts", plain), ("with drafts", drafted)):
-        per_step = ", ".join(f"{value:.2f}" for value in played.tokens_per_step)
-        print(f"{name}: {per_step} tokens per step in the epochs, {played.seconds:.1f} s")
+        per_pass = ", ".join(f"{value:.2f}" for value in played.tokens_per_forward_pass)
+        print(f"{name}: {per_pass} tokens per forward pass in the epochs, {played.seconds:.1f} s")
     print("the same tokens" if plain.tokens == drafted.tokens else "tokens differ by rounding: try --dtype float32")
     return plain, drafted
 

@@ -47,7 +47,7 @@ def with_two_tools(source: Path, folder: Path) -> Path:
 
 
 def show(report: StepReport) -> None:
-    speed = f"{report.tokens_per_step:.2f} tokens per verify step"
+    speed = f"{report.tokens_per_forward_pass:.2f} tokens per forward pass"
     print(f"step {report.step}: reward {report.reward:.3f}, {speed}, {report.seconds:.1f} s", flush=True)
 
 

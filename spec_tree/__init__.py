@@ -1,6 +1,6 @@
 """A model-free drafter: prefix trees of the turns sampled earlier at each dialogue state.
 
-The store itself needs numba (``pip install "turntree[tree]"``) and is loaded
+The store itself needs numba (the extra ``tree``) and is loaded
 on first use; the data types around it need only numpy.
 """
 
@@ -44,5 +44,5 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in ("numba", "llvmlite"):
             raise
-        raise ImportError(f'{name} needs numba: {sys.executable} -m pip install "turntree[tree]"') from error
+        raise ImportError(f"{name} needs numba: {sys.executable} -m pip install numba") from error
     return getattr(module, name)

@@ -92,7 +92,7 @@ def test_the_wheel_runs_without_extras(dist: Path, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
     train = run(str(there / "turntree"), "train", "grpo_arithmetic_cpu", "actor_rollout_ref.model.path=m")
     assert (train.returncode, train.stderr.count("\n")) == (2, 1), train.stderr
-    assert "turntree[train]" in train.stderr
+    assert "turntree[train] @ file:" in train.stderr
 
 
 def test_every_extra_is_started_or_has_an_environment_of_its_own() -> None:

@@ -31,7 +31,7 @@ def noted(engine: str, word: str) -> list[str]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_pins_are_those_of_the_verl_that_the_tests_run(engine: str) -> None:
-    pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+    pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
     from importlib.metadata import version
 
     own = pins(engine)

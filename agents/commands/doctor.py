@@ -56,11 +56,14 @@ def doctor_command(
     if as_json:
         console.print_json(json.dumps([finding._asdict() for finding in findings]))
     else:
-        table = Table("part", "", "what", "to do", box=None)
-        for part, health, what, fix in findings:
+        table = Table("part", "", "what", box=None)
+        for part, health, what, _ in findings:
             colour = {Health.OK: "green", Health.MISSING: "yellow", Health.BROKEN: "red"}[health]
-            table.add_row(part, Text(health, style=colour), Text(what), Text(fix))
+            table.add_row(part, Text(health, style=colour), Text(what))
         console.print(table)
+        if fixes := [f"{finding.part}: {finding.fix}" for finding in findings if finding.fix]:
+            # Lines to copy: a table would break them to the width of the terminal.
+            console.print(Text("\n".join(("\nto do", *fixes))), soft_wrap=True)
     missing = any(finding.health is Health.MISSING for finding in needed)
     if missing or any(finding.health is Health.BROKEN for finding in findings):
         raise typer.Exit(1)

@@ -65,6 +65,24 @@ def examine_training(composition: Composition) -> Iterator[Finding]:
     yield _model(str(config.actor_rollout_ref.model.path))
 
 
+def report_dry_run(config: str, overrides: Sequence[str]) -> int:
+    """Print what a training would be started with; return 1 if it would not fit into memory or has no weights."""
+    import typer
+
+    from turntree.agents.verl.dry_run import dry_run
+
+    found = dry_run(config, overrides)
+    findings = [*examine_training(found.composition)]
+    for line in found.summary():
+        typer.echo(line)
+    for part, _, what, fix in findings:
+        typer.echo(f"{part}: {what}{fix and f'; to do: {fix}'}")
+    typer.echo("keys of verl that differ from its defaults:")
+    for line in found.keys:
+        typer.echo(f"  {line}")
+    return int(any(finding.health is Health.BROKEN for finding in findings))
+
+
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:
     """A package beside verl's pin; a local label such as ``+cu130`` is ignored."""
     found = version_of(package)

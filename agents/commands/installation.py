@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turntree.agents.evaluation.machine import version_of
-from turntree.envs.errors import pip_install
+from turntree.envs.errors import install_command
 from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
@@ -72,8 +72,7 @@ def _library(part: str, distributions: tuple[str, ...], extra: str) -> Finding:
     found = {name: version_of(_OTHER_NAMES.get(name, name)) or version_of(name) for name in distributions}
     absent = [name for name, version in found.items() if version is None]
     if absent:
-        package = f'"turntree[{extra}]"' if extra else "turntree"
-        return Finding(part, Health.MISSING, f"no {', '.join(absent)}", pip_install(package))
+        return Finding(part, Health.MISSING, f"no {', '.join(absent)}", install_command(extra))
     return Finding(part, Health.OK, ", ".join(f"{name} {version}" for name, version in found.items()))
 
 

@@ -27,10 +27,12 @@ TemplateOption = Annotated[
     str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
-ToolFormatOption = Annotated[
-    str | None,
-    typer.Option(help="How the policy writes tool calls, such as hermes or llama3_json; else as its chat template."),
-]
+TOOL_FORMATS = (
+    "How the policy writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, "
+    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one; "
+    "else as the model's chat template does."
+)
+ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
 ]

@@ -30,8 +30,8 @@ class Cost:
     """Draft tokens verified."""
     accepted: int
     """Draft tokens that the policy itself sampled."""
-    tokens_per_step: float
-    """Tokens per verify step of a request."""
+    tokens_per_forward_pass: float
+    """Tokens per forward pass of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

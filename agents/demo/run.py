@@ -120,7 +120,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
     table.add_column(f"last {window} steps", justify="right")
     for name, values in (
         ("success rate", [report.reward for report in reports]),
-        ("tokens per verify step", [report.tokens_per_step for report in reports]),
+        ("tokens per forward pass", [report.tokens_per_forward_pass for report in reports]),
         ("seconds per training step", [report.seconds for report in reports]),
     ):
         table.add_row(name, f"{_mean(values[:window]):.2f}", f"{_mean(values[-window:]):.2f}")
@@ -185,7 +185,8 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
                 bar,
                 advance=1,
                 description="training",
-                note=f"success {_mean(recent):.2f}  tokens/step {report.tokens_per_step:.2f}  {report.seconds:.1f} s",
+                note=f"success {_mean(recent):.2f}  tokens per forward pass "
+                f"{report.tokens_per_forward_pass:.2f}  {report.seconds:.1f} s",
             )
 
         status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")

@@ -50,6 +50,8 @@ class Turn:
     """What the environment answered."""
     reward: float = 0.0
     """Reward of this turn."""
+    parse_error: str = ""
+    """Why a tool call in the text could not be parsed; empty if there is none."""
     shortened: bool = False
     """Whether the environment has shortened the dialogue before this turn (``Env.compact``): a stretch begins."""
 

@@ -105,6 +105,7 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
         "text": turn.text,
         "observation": [message.to_openai() for message in turn.observation],
         "reward": turn.reward,
+        **({"parse_error": turn.parse_error} if turn.parse_error else {}),
         **({"shortened": True} if turn.shortened else {}),
     }
 
@@ -129,6 +130,7 @@ def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
         text=entry["text"],
         observation=tuple(map(Message.from_openai, entry["observation"])),
         reward=entry["reward"],
+        parse_error=entry.get("parse_error", ""),
         shortened=entry.get("shortened", False),
     )
 

@@ -47,8 +47,8 @@ class Spent:
         return self.tokens / self.seconds
 
     @property
-    def tokens_per_step(self) -> float:
-        """Tokens sampled per verify step; 1 without drafts."""
+    def tokens_per_forward_pass(self) -> float:
+        """Tokens sampled per forward pass; 1 without drafts."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     @property

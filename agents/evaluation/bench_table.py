@@ -29,7 +29,7 @@ HEAD = (
     "tokens/s without",
     "with drafts",
     "ratio",
-    "tokens per step without",
+    "tokens per forward pass without",
     "with drafts",
     "drafter ms per step",
 )
@@ -71,8 +71,8 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
         f"{plain.tokens_per_second:.1f}",
         f"{drafted.tokens_per_second:.1f}",
         f"{epoch.ratio:.2f}",
-        f"{plain.tokens_per_step:.2f}",
-        f"{drafted.tokens_per_step:.2f}",
+        f"{plain.tokens_per_forward_pass:.2f}",
+        f"{drafted.tokens_per_forward_pass:.2f}",
         "-" if drafted.drafter_ms is None else f"{drafted.drafter_ms:.2f}",
     )
 
@@ -93,6 +93,6 @@ def _spent(spent: Spent) -> dict[str, Any]:
         "seconds": spent.seconds,
         "tokens_per_second": spent.tokens_per_second,
         "verify_steps": spent.verify_steps,
-        "tokens_per_step": spent.tokens_per_step if spent.verify_steps else None,
+        "tokens_per_forward_pass": spent.tokens_per_forward_pass if spent.verify_steps else None,
         "drafter_ms_per_step": spent.drafter_ms,
     }

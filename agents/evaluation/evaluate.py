@@ -238,8 +238,8 @@ class Evaluation:
         return wilson_interval(self.solved, self.scored)
 
     @property
-    def tokens_per_step(self) -> float:
-        """Tokens sampled per verify step; 1 without speculation, NaN if the engine does not count."""
+    def tokens_per_forward_pass(self) -> float:
+        """Tokens sampled per forward pass; 1 without speculation, NaN if the engine does not count."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:

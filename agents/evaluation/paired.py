@@ -85,7 +85,7 @@ class Paired:
     changes: tuple[Change, ...]
     """Pairs whose rewards differ, in order."""
     passes: tuple[int, int]
-    """Verify steps of both, summed over their turns."""
+    """Forward passes of both, summed over their turns."""
     tokens: tuple[int, int]
     """Tokens of both: the passes of plain decoding."""
 
@@ -101,7 +101,7 @@ class Paired:
             "difference of independent evaluations": self.independent._asdict(),
             "pairs equal token for token": self.equal,
             "pairs left out": self.left_out,
-            "verify steps": list(self.passes),
+            "forward passes": list(self.passes),
             "tokens": list(self.tokens),
             "share of plain decoding's passes": self.share_of_passes,
             "changed": [change._asdict() for change in self.changes],

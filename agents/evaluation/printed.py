@@ -6,27 +6,21 @@ from rich.console import Console
 from rich.table import Table
 
 from turntree.agents.evaluation.paired import Paired
-from turntree.agents.evaluation.table import EvalResult, cut_share, rows
+from turntree.agents.evaluation.table import EvalResult, rows, warnings
 
-_MANY_CUT = 0.05
-"""Share of turns cut at a limit of tokens above which a warning says that the figures are in doubt."""
 _SHOWN = 10
 """Changed episodes that are listed."""
 
 
 def print_result(result: EvalResult) -> None:
-    """Print the table of one evaluation, and its first failure."""
+    """Print the table of one evaluation, its warnings and its first failure."""
     table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
     for name, value in rows(result).items():
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    if (share := cut_share(result)) > _MANY_CUT:
-        console.print(
-            f"{share:.0%} of the turns were cut at a limit of tokens, so their answers may be missing; "
-            "raise --max-tokens, or --max-context",
-            highlight=False,
-        )
+    for warning in warnings(result):
+        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
     failure = next((episode.failure for episode in result.episodes if episode.failure), None)
     if failure is not None:
         console.print(f"first failure: {failure}", markup=False, highlight=False)
@@ -39,7 +33,7 @@ def print_difference(title: str, found: Paired) -> None:
         table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
     table.add_row("pairs equal token for token", str(found.equal))
     table.add_row("pairs left out", str(found.left_out))
-    table.add_row("verify steps", f"{found.passes[0]} and {found.passes[1]}")
+    table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
     table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
     console = Console()
     console.print(table)

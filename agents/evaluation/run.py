@@ -41,6 +41,8 @@ class Planned:
     """Limits of an episode."""
     more_tasks: bool = False
     """Whether the environment has tasks beyond these."""
+    tools: tuple[str, ...] = ()
+    """Names of the environment's tools."""
     data: str = ""
     """Digest of the environment's tasks: ids, questions and gold answers."""
 
@@ -82,8 +84,9 @@ def plan(task: EvalTask) -> Planned:
     count = wanted if env.num_tasks is None else min(wanted, env.num_tasks)
     more = env.num_tasks is None or count < env.num_tasks
     data = _digest(env)
+    tools = tuple(tool.name for tool in env.offered_tools)
     env.close()
-    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more, data=data)
+    return Planned(task=task, make_env=make_env, count=count, limits=limits, more_tasks=more, tools=tools, data=data)
 
 
 def _digest(env: Any) -> str:
@@ -121,7 +124,8 @@ def finished(planned: Planned, file: EvalFile | None, *, model: str) -> EvalResu
     places = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
     if file is None or not all(place in file.done for place in places):
         return None
-    return EvalResult(planned.task.title, model, planned.task.samples, [file.done[place] for place in places], 0.0)
+    episodes = [file.done[place] for place in places]
+    return EvalResult(planned.task.title, model, planned.task.samples, episodes, 0.0, planned.tools)
 
 
 async def play(
@@ -169,4 +173,4 @@ async def play(
     finally:
         if file is not None:
             file.close()
-    return EvalResult(task.title, playing.model, task.samples, episodes, perf_counter() - began)
+    return EvalResult(task.title, playing.model, task.samples, episodes, perf_counter() - began, planned.tools)

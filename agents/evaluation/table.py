@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.evaluation.evaluate import Evaluation
+from turntree.agents.episodes.learning_checks import Advice, figures_of, learning_warnings
+from turntree.agents.evaluation.evaluate import Evaluation, solved
 from turntree.agents.evaluation.metrics import repeated
 from turntree.agents.files import json_value
+
+# In an evaluation a few cut turns already change the figures.
+_ADVICE = Advice(tool_format="--tool-format", token_limit="--max-tokens, or --max-context", many_cut=0.05)
 
 
 class EvalResult(NamedTuple):
@@ -23,6 +28,14 @@ class EvalResult(NamedTuple):
     """All episodes, the samples of a task one after another."""
     seconds: float
     """Wall time of the episodes played now, 0 if there were none."""
+    tools: tuple[str, ...] = ()
+    """Names of the environment's tools."""
+
+    @property
+    def groups(self) -> list[list[Episode]]:
+        """The episodes of each task."""
+        many = self.samples
+        return [self.episodes[at : at + many] for at in range(0, len(self.episodes), many)]
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
@@ -30,8 +43,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
     ``tasks``."""
     sums = Evaluation.of(result.episodes)
     counted = not sums.text_turns  # tokens of a server that gives only text are not known
-    many = result.samples
-    groups = [result.episodes[at : at + many] for at in range(0, len(result.episodes), many)]
+    many, groups = result.samples, result.groups
     shown: dict[str, Any] = {
         "evaluation": result.title,
         "model": result.model,
@@ -54,11 +66,12 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "cut turns": sums.cut_turns,
         "turns": sums.turns,
         "tokens per episode": sums.per_episode(sums.tokens) if counted else None,
-        "tokens per verify step": sums.tokens_per_step if counted else None,
+        "tokens per forward pass": sums.tokens_per_forward_pass if counted else None,
         "cached prompt tokens": sums.cached_tokens if counted else None,
         "prompt tokens": sums.prompt_tokens if counted else None,
         "ended by": sums.stop_reasons,
         "seconds": result.seconds,
+        "warnings": warnings(result),
     }
 
 
@@ -78,7 +91,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     if prompt is not None:
         tokens = {
             "tokens per episode": f"{shown['tokens per episode']:.1f}",
-            "tokens per verify step": f"{shown['tokens per verify step']:.2f}",
+            "tokens per forward pass": f"{shown['tokens per forward pass']:.2f}",
             "cached prompt tokens": f"{cached} of {prompt} ({cached / prompt if prompt else 0.0:.0%})",
         }
     return lines | {
@@ -93,10 +106,14 @@ def rows(result: EvalResult) -> dict[str, str]:
     }
 
 
-def cut_share(result: EvalResult) -> float:
-    """Share of the turns that ended at a limit of tokens; 0 without turns."""
-    sums = Evaluation.of(result.episodes)
-    return sums.cut_turns / sums.turns if sums.turns else 0.0
+def warnings(result: EvalResult) -> list[str]:
+    """Return why a policy cannot learn from such episodes, a line each; equal rewards are fine if all are solved."""
+    found = figures_of(result.groups)
+    episodes = [episode for episode in result.episodes if not episode.masked]
+    if all(map(solved, episodes)):
+        found = replace(found, equal_groups=None)
+    unparsed = (turn for episode in episodes for turn in episode.turns if turn.parse_error)
+    return learning_warnings(found, _ADVICE, tools=lambda: result.tools, unparsed_turn=lambda: next(unparsed, None))
 
 
 def markdown(results: Sequence[EvalResult]) -> str:

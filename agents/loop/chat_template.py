@@ -21,6 +21,7 @@ from turntree.agents.errors import RenderError
 from turntree.agents.loop import fitting
 from turntree.agents.loop.quoted import Marks, pieces
 from turntree.envs.data.json_files import HALF, read_json
+from turntree.envs.message import ToolCall
 from turntree.envs.parsers import FORMATS, OfferedTool, get_parser
 from turntree.envs.tools.tool import Tool
 from turntree.rewards.reading.thoughts import THOUGHTS, Thought
@@ -157,24 +158,32 @@ class ChatTemplate:
     @functools.cached_property
     def tool_format(self) -> str | None:
         """The format of ``turntree.envs.parsers`` in which it writes calls; ``None`` if it writes none that we read."""
-        function = {"name": _PROBE["name"], "arguments": {"text": "turntree-value", "count": 7}}
-        calls = [{"type": "function", "id": "call00000", "function": function}]
+        call = ToolCall(name=_PROBE["name"], arguments={"text": "turntree-value", "count": 7})
+        turns = [turn for number in ("call00000", f"functions.{call.name}:0") if (turn := self._calling(call, number))]
+        found: list[tuple[bool, int, str]] = []
+        for name, turn in itertools.product(FORMATS, turns):
+            parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
+            text = turn if getattr(parser, "special_tokens", False) else self._without_special(turn)
+            if [(one.name, one.arguments) for one in parser.parse(text).calls] == [(call.name, call.arguments)]:
+                found.append((parser.format_call(call) not in text, len(found), name))
+        return min(found)[2] if found else None
+
+    def _calling(self, call: ToolCall, number: str) -> str:
+        """The turn in which it writes a call with an id; empty if it refuses to. Kimi K2's has the tool in the id."""
+        function = {"name": call.name, "arguments": dict(call.arguments)}
+        calls = [{"type": "function", "id": number, "function": function}]
         dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
         if self.text_arguments:
             dialogue = fitting.arguments_as_text(dialogue)
         try:
             whole, before = self.render(dialogue), self.render([ASKED], generation_prompt=True)
         except RenderError:
-            return None
+            return ""
         same = (number for number, (one, two) in enumerate(zip(whole, before, strict=False)) if one != two)
-        turn = whole[next(same, len(before)) :]
-        plain = self.tokenizer.decode(list(self.tokens(turn)), skip_special_tokens=True)
-        for name in FORMATS:
-            parser = get_parser(name, cast(Sequence[Tool], [OfferedTool.of(_PROBE)]))
-            read = parser.parse(turn if getattr(parser, "special_tokens", False) else plain)
-            if [{"name": one.name, "arguments": dict(one.arguments)} for one in read.calls] == [function]:
-                return name
-        return None
+        return whole[next(same, len(before)) :]
+
+    def _without_special(self, text: str) -> str:
+        return self.tokenizer.decode(list(self.tokens(text)), skip_special_tokens=True)
 
     @functools.cached_property
     def end_tokens(self) -> tuple[int, ...]:

@@ -110,7 +110,9 @@ class EpisodeDriver:
         _, reward, terminated, truncated, info = await (answer or self.ask_env(self.env, turn.text))
         calls = info["tool_calls"]
         observation = tuple(map(Message.from_openai, info["messages"]))
-        self.turns[-1] = replace(turn, observation=observation, reward=float(reward))
+        # Environments that are not turntree's own have no such key.
+        error = str(info.get("parse_error") or "")
+        self.turns[-1] = replace(turn, observation=observation, reward=float(reward), parse_error=error)
         if calls:
             parsed = Message.from_openai({"role": "assistant", "content": turn.text, "tool_calls": calls})
             self.messages[-1] = parsed

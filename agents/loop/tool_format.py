@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from turntree.agents.loop.renderer import AS_TOKENS, Renderer
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers import OfferedTool, ToolParser, get_parser
+from turntree.envs.parsers import OfferedTool, ToolParser, canonical, get_parser
 from turntree.envs.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class ToolFormat:
 
     def __init__(self, renderer: Renderer, name: str | None = None) -> None:
         template = renderer.template
-        self.name = name or template.tool_format or DEFAULT
+        self.name = canonical(name or template.tool_format or DEFAULT)
         self._quoted = template.marks.quoted
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
         """Whether calls are written with special tokens."""
@@ -86,7 +86,9 @@ class ToolFormat:
         parser = self.parser(tools)
         example = {"ARGUMENT": "VALUE"}  # the compact format has calls with one text alone
         written = (parser.format_call(ToolCall(name=tool["function"]["name"], arguments=example)) for tool in tools)
-        return tuple(dict.fromkeys(found[0] for text in written if (found := re.match(r"<\|?\w+|\w+|\W", text))))
+        texts = (*written, *getattr(parser, "openings", ()))
+        begin = re.compile(r"[<\[][|\uff5c]?\w+|\w+|\W")
+        return tuple(dict.fromkeys(found[0] for text in texts if (found := begin.match(text))))
 
     def _as_text(self, message: dict[str, Any], parser: ToolParser) -> dict[str, Any]:
         if not message.get("tool_calls"):

@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from turntree.agents.verl.config.asynchronous import updates_while_playing
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import ConfigError, logged_error
 from turntree.agents.verl.config.settings import TrainSettings, make_scorer
-from turntree.agents.verl.config.sizes import check_sizes
-from turntree.agents.verl.episodes.dataset import make_env, write_rows
+from turntree.agents.verl.config.sizes import check_sizes, check_tasks
+from turntree.agents.verl.episodes.dataset import MOST_TASKS, make_env, write_rows
 from turntree.agents.verl.records.lost_steps import first_failure
 from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
@@ -106,7 +107,8 @@ def train(
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
-    progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase)
+    tools = partial(_tools, composition.settings)
+    progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase, tools)
     lost = progress.lost
     kills = kernel_kills()
     try:
@@ -141,6 +143,16 @@ def train(
     return status
 
 
+def _tools(settings: TrainSettings) -> list[str]:
+    """Names of the environment's tools; none if it cannot be made now, which must not end a training."""
+    try:
+        with closing(make_env(settings.env, settings.env_kwargs)) as env:
+            return [tool.name for tool in env.offered_tools]
+    except Exception:
+        logger.warning("the environment's tools are not known", exc_info=True)
+        return []
+
+
 def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
     """Name the error that verl ended with, or show the end of its output if none is known."""
     if why is not None:
@@ -150,24 +162,32 @@ def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
     logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
 
 
-def prepare(composition: Composition, folder: RunFolder, ray_dir: Path) -> None:
+def prepare(
+    composition: Composition, folder: RunFolder, ray_dir: Path, tell: Callable[[str], None] = logger.info
+) -> None:
     """Write the rows and the final configuration of a run.
 
     Args:
         ray_dir: Folder for Ray's files, if it is started for this run.
+        tell: Called with a line if the environment has fewer tasks than a training takes by default.
 
     Raises:
-        ConfigError: If answers of a data set are to be compared and there are no rules for it, or programs are to be
-            run ahead.
+        ConfigError: If the environment has fewer tasks than a step takes, answers of a data set are to be compared and
+            there are no rules for it, or programs are to be run ahead.
     """
     settings, config = composition.settings, composition.verl
     if settings.run_ahead.enabled and isinstance(make_env(settings.env, settings.env_kwargs), PlaysItself):
         raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out runahead")
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
-    train_rows = write_rows(
-        folder.rows("train"), settings.env, settings.env_kwargs, count=settings.train_tasks, split="train"
-    )
-    val_rows = write_rows(folder.rows("val"), settings.env, val_kwargs, count=settings.val_tasks, split="val")
+    train_rows, val_rows = folder.rows("train"), folder.rows("val")
+    train_tasks = write_rows(train_rows, settings.env, settings.env_kwargs, count=settings.train_tasks, split="train")
+    if settings.train_tasks is None:
+        check_tasks(config, train_tasks)
+    val_tasks = write_rows(val_rows, settings.env, val_kwargs, count=settings.val_tasks, split="val")
+    if (settings.train_tasks is None and train_tasks < MOST_TASKS["train"]) or (
+        settings.val_tasks is None and val_tasks < MOST_TASKS["val"]
+    ):
+        tell(f"the environment has few tasks: turntree.train_tasks={train_tasks} turntree.val_tasks={val_tasks}")
     _check_contracts(settings, (train_rows, val_rows))
     for key, value in {
         "data.train_files": str(train_rows),
@@ -250,7 +270,7 @@ def _run(
         )
         try:
             progress.tell("writing the tasks, importing verl")
-            prepare(composition, folder, ray_dir)
+            prepare(composition, folder, ray_dir, progress.tell)
             _let_go(process)
             while True:
                 try:

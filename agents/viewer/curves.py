@@ -40,7 +40,7 @@ _OF_TRAINER: tuple[tuple[str, _Read], ...] = (
     ("gradient norm", _named("actor/grad_norm")),
 )
 _OF_ENGINE: tuple[tuple[str, _Read], ...] = (
-    ("tokens per verify step", _named("tokens_per_step")),
+    ("tokens per forward pass", _named("tokens_per_forward_pass")),
     ("accepted share of drafted tokens", _accepted_share),
     ("engine seconds of a step", _named("seconds")),
 )

@@ -71,7 +71,7 @@ const context = (ids) => (place) => ({ marks: "", title: `token ${ids[place]}, n
 
 /* ---- the list ---- */
 function row(number) {
-  const c = columns, pace = c.steps[number] ? `, ${(c.tokens[number] / c.steps[number]).toFixed(1)} tokens a step` : "";
+  const c = columns, pace = c.steps[number] ? `, ${(c.tokens[number] / c.steps[number]).toFixed(1)} tokens per forward pass` : "";
   const where = c.step[number] === null ? `#${number}` : `step ${c.step[number]}`;
   const other = partner(number), score = c.reward[number].toFixed(2) + (other === undefined ? "" : ` → ${c.reward[other].toFixed(2)}`);
   return el("div", {
@@ -124,7 +124,7 @@ async function filter() {
   const steps = sum((n) => c.steps[n]), scored = shown.filter((n) => c.outcome[n] === "solved" || c.outcome[n] === "not solved");
   $("summary").textContent = `${shown.length.toLocaleString("en")} of ${c.reward.length.toLocaleString("en")} episodes` + (!shown.length ? "" :
     `, reward ${(scored.reduce((total, n) => total + c.reward[n], 0) / Math.max(1, scored.length)).toFixed(3)}` +
-    (steps ? `, ${(sum((n) => c.tokens[n]) / steps).toFixed(2)} tokens a step` : ""));
+    (steps ? `, ${(sum((n) => c.tokens[n]) / steps).toFixed(2)} tokens per forward pass` : ""));
   $("list").scrollTop = 0;
   draw();
 }
@@ -173,7 +173,7 @@ function told(number, data) {
   const facts = el("p", { class: "facts" },
     ...fact("environment", at("env")), ...fact("step", at("step")), ...fact("sample", at("session")), ...fact("reward", at("reward")),
     ...fact("outcome", at("outcome")), ...fact("ended by", at("stop")), ...fact("tool calls", at("tools")), ...fact("tokens", at("tokens")),
-    ...fact("accepted drafts", at("accepted")), ...fact("verify steps", at("steps") || null), ...fact("answer", data.answer), ...fact("seed", data.seed),
+    ...fact("accepted drafts", at("accepted")), ...fact("forward passes", at("steps") || null), ...fact("answer", data.answer), ...fact("seed", data.seed),
     ...fact("failure", data.failure), ...fact("undecided", data.undecided.join(", ")));
   const body = asTokens ? [stream(data)] : bubbles(data);
   const rewards = Object.entries(data.rewards);
@@ -211,7 +211,7 @@ function bubbles(data) {
     const node = el("section", { class: `bubble ${message.role}` }, who);
     if (!turn) { node.append(el("div", { class: "text" }, plain(message))); return node; }
     const accepted = [...turn.accepted].filter((flag) => flag === "1").length;
-    who.append(el("span", {}, `${counted(turn.ids.length, "token")}, ${accepted} accepted of ${turn.drafted} drafted, ${counted(turn.steps, "verify step")}, ` +
+    who.append(el("span", {}, `${counted(turn.ids.length, "token")}, ${accepted} accepted of ${turn.drafted} drafted, ${turn.steps} forward pass${turn.steps === 1 ? "" : "es"}, ` +
       `${turn.cached} of ${turn.prompt} prompt tokens cached, reward ${turn.reward}, ended by ${turn.finish}`));
     node.append(el("div", { class: "text code" }, tokens(turn.ids, sampled(turn))));
     const known = head.states[turn.state];

@@ -70,33 +70,35 @@ class EqualWork:
 
     min_probability: float
     """The threshold that does it."""
-    drafted_per_step: float
+    drafted_per_forward_pass: float
     """With it; at most 1 % above the other's."""
-    tokens_per_step: float
+    tokens_per_forward_pass: float
     """With it."""
 
 
-def equal_work(trace: Trace, setup: Setup, *, batch: int, drafted_per_step: float, tries: int = 12) -> EqualWork:
-    """Find the lowest threshold at which turntree drafts no more than ``drafted_per_step`` (within 1 %)."""
+def equal_work(
+    trace: Trace, setup: Setup, *, batch: int, drafted_per_forward_pass: float, tries: int = 12
+) -> EqualWork:
+    """Find the lowest threshold at which turntree drafts no more than ``drafted_per_forward_pass`` (within 1 %)."""
 
     def at(threshold: float) -> EqualWork:
         found = replay(Turntree(setup, min_probability=threshold), trace.turns, batch=batch)
         return EqualWork(
             min_probability=threshold,
-            drafted_per_step=found.drafted_per_step,
-            tokens_per_step=found.tokens_per_step,
+            drafted_per_forward_pass=found.drafted_per_forward_pass,
+            tokens_per_forward_pass=found.tokens_per_forward_pass,
         )
 
     low, high = 0.0, 1.0
     best = at(low)
-    if best.drafted_per_step <= 1.01 * drafted_per_step:
+    if best.drafted_per_forward_pass <= 1.01 * drafted_per_forward_pass:
         return best
     best = at(high)
     for _ in range(tries):
-        if best.drafted_per_step >= 0.99 * drafted_per_step:
+        if best.drafted_per_forward_pass >= 0.99 * drafted_per_forward_pass:
             break
         middle = at((low + high) / 2)
-        if middle.drafted_per_step <= 1.01 * drafted_per_step:
+        if middle.drafted_per_forward_pass <= 1.01 * drafted_per_forward_pass:
             best, high = middle, middle.min_probability
         else:
             low = middle.min_probability
@@ -139,7 +141,7 @@ def _speed(runs: list[Replay]) -> Speed:
         draft_us=both(lambda run, kind: getattr(run.draft, kind) / run.steps * 1e6),
         commit_us=both(lambda run, kind: getattr(run.commit, kind) / run.emitted * 1e6),
         step_ms=both(lambda run, kind: (getattr(run.draft, kind) + getattr(run.commit, kind)) / run.rounds * 1e3),
-        drafted=runs[0].drafted_per_step,
+        drafted=runs[0].drafted_per_forward_pass,
     )
 
 

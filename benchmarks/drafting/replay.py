@@ -58,11 +58,11 @@ class Replay:
     """Time in ``commit``."""
 
     @property
-    def tokens_per_step(self) -> float:
+    def tokens_per_forward_pass(self) -> float:
         return self.emitted / self.steps
 
     @property
-    def drafted_per_step(self) -> float:
+    def drafted_per_forward_pass(self) -> float:
         return self.drafted / self.steps
 
 

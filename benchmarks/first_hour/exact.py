@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from first_hour.setting import Row, Setting
-from first_hour.turns import differing, played, requests, tokens_per_step
+from first_hour.turns import differing, played, requests, tokens_per_forward_pass
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.vllm.settings import DrafterSettings
@@ -73,7 +73,7 @@ def _differing(drafted: Any, plain: Any, apart: Any, count: int) -> Row:
             control="other seeds",
             control_value=faulty,
             holds=wrong == 0 and faulty > count // 2,
-            note=f"of {count} turns; {tokens_per_step(drafted):.2f} tokens a step",
+            note=f"of {count} turns; {tokens_per_forward_pass(drafted):.2f} tokens per forward pass",
         )
     )
 

@@ -144,7 +144,7 @@ def _figures(played: Played, folder: Path) -> Row:
         "s": round(seconds, 3),
         "half s": round(sorted(played.ends)[len(played.ends) // 2], 3),
         "tokens/s": round(played.tokens / seconds, 1),
-        "tokens/pass": round(played.tokens / sampled, 3),
+        "tokens per forward pass": round(played.tokens / sampled, 3),
         "drafts/pass": round(sum(drafts for _, _, drafts, _ in steps) / sampled, 3),
         "steps": len(steps),
         "full %": round(100 * sum(mode == "FULL" for *_, mode in steps) / len(steps), 1),

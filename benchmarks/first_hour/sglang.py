@@ -14,7 +14,7 @@ import torch
 
 from first_hour import models
 from first_hour.setting import Row, Setting
-from first_hour.turns import differing, played, requests, tokens_per_step
+from first_hour.turns import differing, played, requests, tokens_per_forward_pass
 from turntree.agents.engines.protocol import Completion
 
 BATCHES = (3, 33)
@@ -44,7 +44,9 @@ def rows(setting: Setting) -> list[Row]:
         f"unlike none of {batch}": differing(one, other)
         for batch, one, other in zip(BATCHES, drafted, plain, strict=True)
     }
-    found.append({"way": "trees", **after, **equal, "tokens_per_step": round(tokens_per_step(drafted[-1]), 2)})
+    found.append(
+        {"way": "trees", **after, **equal, "tokens_per_forward_pass": round(tokens_per_forward_pass(drafted[-1]), 2)}
+    )
     return found
 
 

@@ -54,7 +54,7 @@ def differing(one: Sequence[Completion], other: Sequence[Completion]) -> int:
     return sum(a.token_ids != b.token_ids for a, b in zip(one, other, strict=True))
 
 
-def tokens_per_step(turns: Sequence[Completion]) -> float:
+def tokens_per_forward_pass(turns: Sequence[Completion]) -> float:
     """Sampled tokens per pass of a request."""
     steps = sum(turn.draft.verify_steps for turn in turns)
     return sum(len(turn.token_ids) for turn in turns) / steps if steps else 1.0

@@ -39,7 +39,7 @@ class Row:
     epoch: int
     way: str
     tokens_per_second: float
-    tokens_per_step: float
+    tokens_per_forward_pass: float
     """Of a request that samples."""
     step_ms: float
     """Milliseconds of a step, the drafter's included."""
@@ -91,7 +91,7 @@ class Spent:
             epoch=epoch + 1,
             way=way,
             tokens_per_second=round(self.tokens / self.seconds, 1),
-            tokens_per_step=round(self.tokens / self.row_steps, 3),
+            tokens_per_forward_pass=round(self.tokens / self.row_steps, 3),
             step_ms=round(1e3 * self.seconds / self.steps, 3) if self.steps else 0.0,
             draft_ms_per_step=round(1e3 * self.draft_seconds / self.steps, 3) if self.steps else 0.0,
             width=round(self.verified / self.rows, 2) if self.rows else 0.0,

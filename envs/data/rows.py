@@ -6,6 +6,7 @@ can name file and line. The meaning of the columns is left to the environment.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 
 from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
-from turntree.envs.errors import DataError, MissingExtra, pip_install
+from turntree.envs.errors import DataError, MissingExtra, install_command
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+|[\w-]+")
 _SUFFIXES = (".jsonl", ".parquet")
@@ -29,16 +30,28 @@ class Row:
     fields: Mapping[str, Any]
     """Columns by name."""
 
+    def column(self, *names: str) -> str:
+        """The first of these columns that the row has.
+
+        Raises:
+            DataError: If it has none; the message says how to rename one.
+        """
+        for name in names:
+            if name in self.fields:
+                return name
+        others, columns = f" (or {', '.join(names[1:])})" if names[1:] else "", ", ".join(self.fields) or "none"
+        raise DataError(
+            f"{self.where}: the field {names[0]!r} is missing{others}; the row has: {columns}. "
+            f"Rename the column that holds it: row[{names[0]!r}] = row.pop({next(iter(self.fields), 'COLUMN')!r})"
+        )
+
     def text(self, field: str) -> str:
         """A field that must be a non-empty text.
 
         Raises:
             DataError: If it is missing, empty or not a text; the message names the place.
         """
-        if field not in self.fields:
-            columns = ", ".join(self.fields) or "none"
-            raise DataError(f"{self.where}: the field {field!r} is missing; the row has: {columns}")
-        value = self.fields[field]
+        value = self.fields[self.column(field)]
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{self.where}: the field {field!r} must be a text that is not empty, got {value!r}")
         return value
@@ -171,5 +184,10 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         yield Row(where=f"{path}, row {number}", fields=fields)
 
 
+def no_rows(rows: FileRows | HubRows, example: Mapping[str, Any]) -> DataError:
+    """The error for a data set without rows, with one that it could have."""
+    return DataError(f"there are no rows in {rows}; expected a JSON object a line: {json.dumps(example)}")
+
+
 def _missing(library: str, what: str) -> MissingExtra:
-    return MissingExtra(f"reading {what} needs {library}; install it with: " + pip_install('"turntree[data]"'))
+    return MissingExtra(f"reading {what} needs {library}; install it with: " + install_command("data"))

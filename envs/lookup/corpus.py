@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from turntree.envs.errors import DataError, MissingExtra, pip_install
+from turntree.envs.errors import DataError, MissingExtra, install_command
 
 _WORD = re.compile(r"\w+")
 
@@ -84,7 +84,7 @@ def library() -> Any:
     try:
         import bm25s
     except ImportError as error:
-        raise MissingExtra("searching needs bm25s; install it with: " + pip_install('"turntree[search]"')) from error
+        raise MissingExtra("searching needs bm25s; install it with: " + install_command("search")) from error
     logging.getLogger("bm25s").setLevel(
         logging.WARNING
     )  # it sets DEBUG for itself, which every other logger would print

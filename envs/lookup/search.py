@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError, ToolError
 from turntree.envs.limits import Limits
@@ -146,7 +146,7 @@ def _read_tasks(rows: FileRows | HubRows, split: str) -> tuple[Task, ...]:
         for answers in [_answers(row)]
     )
     if not tasks:
-        raise DataError(f"expected rows with question and answer, got none in {rows}")
+        raise no_rows(rows, {"question": "When did it open?", "answer": "1883"})
     return tasks
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.data.contamination import repeats
-from turntree.envs.data.rows import FileRows, HubRows, Row
+from turntree.envs.data.rows import FileRows, HubRows, Row, no_rows
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
 from turntree.envs.math.calculator import calculator
@@ -84,7 +84,7 @@ def _read_tasks(rows: FileRows | HubRows, split: str, without: tuple[str, ...]) 
         _read_task(row, f"gsm8k/{split}/{index}") for index, row in enumerate(rows.read()) if not repeats(row, without)
     )
     if not tasks:
-        raise DataError(f"expected rows with question and answer, got none in {rows}")
+        raise no_rows(rows, {"question": "Two and two?", "answer": "It is 2+2=4. #### 4"})
     return tasks
 
 

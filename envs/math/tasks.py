@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from string import ascii_uppercase
 
 from turntree.envs.data.contamination import repeats
-from turntree.envs.data.rows import FileRows, HubRows, Row
+from turntree.envs.data.rows import FileRows, HubRows, Row, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.math.final_box import final_box
 from turntree.envs.math.sets import QUESTION_COLUMNS, MathSet, find_set
@@ -35,7 +35,8 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
         if not repeats(row, without)
     )
     if not tasks:
-        raise DataError(f"expected rows with a question and an answer, got none in {rows}")
+        choices = {"choices": ["4", "5"]} if entry.choices else {}
+        raise no_rows(rows, {"question": "Two and two?", **choices, "answer": "A" if entry.choices else "4"})
     return tasks
 
 
@@ -45,8 +46,8 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
     Raises:
         DataError: If a column is missing or malformed; the message names file, line and field.
     """
-    prompt = row.text(_column(row, QUESTION_COLUMNS, "question"))
-    column = _column(row, entry.answers, "answer")
+    prompt = row.text(row.column(*QUESTION_COLUMNS))
+    column = row.column(*entry.answers)
     if entry.choices:
         choices = _choices(row)
         prompt += "".join(f"\n{letter}. {choice}" for letter, choice in zip(ascii_uppercase, choices, strict=False))
@@ -87,16 +88,6 @@ def _level(task: Task) -> float | None:
     value = task.metadata.get("level", task.metadata.get("difficulty"))
     match = _LEVEL.fullmatch(str(value))
     return float(match.group(1)) if match else None
-
-
-def _column(row: Row, names: Sequence[str], what: str) -> str:
-    found = next((name for name in names if name in row.fields), None)
-    if found is None:
-        raise DataError(
-            f"{row.where}: the field {what!r} is missing (or {', '.join(names[1:])}); "
-            f"the row has: {', '.join(row.fields) or 'none'}"
-        )
-    return found
 
 
 def _answer(row: Row, column: str) -> str:

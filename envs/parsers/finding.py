@@ -23,23 +23,23 @@ _MOST_TRIES = 16
 
 
 class Found(NamedTuple):
-    """A call that was read."""
+    """What was read behind a mark."""
 
-    call: ToolCall
+    calls: tuple[ToolCall, ...]
     end: int
-    """Where the text goes on behind it."""
+    """Where the text goes on behind them."""
 
 
 def read_marked(
     text: str,
     opening: re.Pattern[str],
-    read: Callable[[str, re.Match[str]], Found],
+    read: Callable[[str, re.Match[str]], Found | None],
     example: Callable[[re.Match[str]], str],
 ) -> ParsedTurn:
     """Read a turn whose calls begin with marks.
 
     Args:
-        read: Reads the call behind a mark; a ``ValueError`` says why it cannot.
+        read: Reads the calls behind a mark; a ``ValueError`` says why it cannot, ``None`` that the mark is text.
         example: How a call with this mark should look.
     """
     thinks = may_think(text)
@@ -54,15 +54,16 @@ def read_marked(
             assert opened is not None
             position = opened.end()
             try:
-                call, position = read(text, opened)
+                found = read(text, opened)
             except ValueError as error:
                 wrong, tries = wrong or unreadable(text, str(error), example(opened)), tries + 1
                 if tries == _MOST_TRIES:
                     break
             else:
-                content.append(text[kept : opened.start()])
-                calls.append(call)
-                kept = position
+                if found is not None:
+                    content.append(text[kept : opened.start()])
+                    calls += found.calls
+                    kept = position = found.end
         else:
             if not span.opened:
                 content, calls, wrong, kept = [], [], None, 0

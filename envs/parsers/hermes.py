@@ -42,4 +42,4 @@ class HermesParser:
         call = read_call(value)
         if not text.startswith(self._CLOSE, end):
             raise ValueError(f"{self._CLOSE} is missing" + (f" before {text[end : end + 40]!r}" if text[end:] else ""))
-        return Found(call, end + len(self._CLOSE))
+        return Found((call,), end + len(self._CLOSE))

@@ -16,9 +16,12 @@ from turntree.envs.tools.tool import Tool
 class TagsParser:
     """``<name>argument</name>`` for every tool, any number a turn; other tags are text.
 
-    The argument of a tool with exactly one parameter, a text, is unquoted, without surrounding white space; where that
-    does not say it, a JSON object stands there as for other tools.
+    The argument of a tool with exactly one parameter, a text, is unquoted. A line break or a single space behind the
+    opening tag is not part of it, nor is white space before the closing one; indentation is. Where that does not say
+    it, a JSON object stands there as for other tools.
     """
+
+    _LAYOUT = re.compile(r"\A(?:[ \t]*\r?\n| (?=\S))")
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
         """Make the parser for calls of ``tools``."""
@@ -51,16 +54,17 @@ class TagsParser:
             if not text.startswith(closing, end):
                 raise ValueError(f"{closing} is missing")
             if parameter is None or ([*arguments] == [parameter] and isinstance(arguments[parameter], str)):
-                return Found(ToolCall(name=name, arguments=arguments), end + len(closing))
+                return Found((ToolCall(name=name, arguments=arguments),), end + len(closing))
         except ValueError:
             if parameter is None and text[opened.end() :].lstrip().startswith(closing):
-                return Found(ToolCall(name=name), text.index(closing, opened.end()) + len(closing))
+                return Found((ToolCall(name=name),), text.index(closing, opened.end()) + len(closing))
             if parameter is None:
                 raise
         ends = end_of_nested(text, opened.end(), self._open, re.compile(re.escape(closing)))
         if ends is None:
             raise ValueError(f"{closing} is missing")
-        return Found(ToolCall(name=name, arguments={parameter: text[opened.end() : ends.start()].strip()}), ends.end())
+        argument = self._LAYOUT.sub("", text[opened.end() : ends.start()]).rstrip()
+        return Found((ToolCall(name=name, arguments={parameter: argument}),), ends.end())
 
     def _example(self, name: str) -> str:
         parameter = self._text_parameter[name]

@@ -40,7 +40,8 @@ class ToolParser(Protocol):
     """One format of tool calls.
 
     A parser that has the attribute ``special_tokens`` with the value ``True`` is given turns with the special
-    tokens of the policy's vocabulary; others are not.
+    tokens of the policy's vocabulary; others are not. The attribute ``openings`` may name texts with which a call
+    may begin beside that of ``format_call``.
     """
 
     def parse(self, text: str) -> ParsedTurn:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from turntree.envs.parsers.call_json import read_json
+from turntree.envs.parsers.literals import literal_value, parse_expression
 
 _PYTHON_WORDS = {"True": True, "False": False, "None": None}
 _KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -28,7 +29,7 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
 
     Returns:
         JSON where the schema allows its type, else the text where it allows one, else whatever the text is as JSON, of
-        which the tool then complains.
+        which the tool then complains. A Python list or dictionary is read where the schema allows no text.
 
     Example:
         >>> read_typed("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}), read_typed("5", {}, {})
@@ -36,7 +37,7 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
     """
     leaves = [*_leaves(schema, definitions, _DEEPEST)]
     choices = [choice for leaf in leaves for choice in _choices(leaf)]
-    kinds = {kind for leaf in leaves for kind in _kinds_of_leaf(leaf)} or {"string"}
+    kinds = _kinds_of_leaves(leaves)
     words = text.strip()
     for written in (text, words):
         if written in choices:
@@ -44,10 +45,17 @@ def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, A
     try:
         value = _PYTHON_WORDS[words] if words in _PYTHON_WORDS else read_json(words)
     except ValueError:
-        return text
+        return text if "string" in kinds or kinds.isdisjoint(("array", "object")) else _read_literal(text)
     if isinstance(value, str) or not kinds.isdisjoint({*_kinds(value)} - {"string"}):
         return text if isinstance(value, str) else value
     return text if "string" in kinds else value
+
+
+def _read_literal(text: str) -> Any:
+    try:
+        return literal_value(parse_expression(text))
+    except ValueError:
+        return text
 
 
 def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterator[Mapping[str, Any]]:
@@ -63,6 +71,15 @@ def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterat
             yield from _leaves(member, definitions, deepest - 1)
     if not schema.keys().isdisjoint(("type", "enum", "const")):
         yield schema
+
+
+def allows_text(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
+    """Whether a value of a schema may be a text."""
+    return "string" in _kinds_of_leaves([*_leaves(schema, definitions, _DEEPEST)])
+
+
+def _kinds_of_leaves(leaves: Iterable[Mapping[str, Any]]) -> set[str]:
+    return {kind for leaf in leaves for kind in _kinds_of_leaf(leaf)} or {"string"}
 
 
 def _kinds_of_leaf(leaf: Mapping[str, Any]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from turntree.envs.data.folders import data_folder
 from turntree.envs.data.json_files import read_text
 from turntree.envs.data.published import fitting_schemas
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
@@ -102,7 +102,8 @@ class TauAirline(TauService):
 def _read_tasks(rows: FileRows | HubRows, name: str, tools: frozenset[str]) -> tuple[Task, ...]:
     tasks = tuple(_read_task(row, name, number, tools) for number, row in enumerate(rows.read()))
     if not tasks:
-        raise DataError(f"expected tasks with an instruction and actions, got none in {rows}")
+        action = {"name": "get_order_details", "kwargs": {"order_id": "#W0000000"}}
+        raise no_rows(rows, {"instruction": "Ask where your order is.", "actions": [action], "outputs": []})
     return tasks
 
 

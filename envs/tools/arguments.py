@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from turntree.envs.data.json_files import half_in
 from turntree.envs.errors import ToolError
 
 _SHOWN = 80
@@ -24,14 +25,17 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Check the arguments of one call.
 
     Args:
         schema: OpenAI schema of the tool, as ``function_schema`` makes it.
 
+    Returns:
+        The arguments; a float with an integral value has become an int where the schema wants one.
+
     Raises:
-        ToolError: If an argument is unknown, missing or of the wrong type.
+        ToolError: If an argument is unknown, missing, of the wrong type, or not valid Unicode.
     """
     name = schema["function"]["name"]
     parameters = schema["function"]["parameters"]
@@ -44,44 +48,52 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
         if argument not in arguments:
             raise ToolError(f"{name} needs the argument {argument!r}; it takes: {expected}")
     for argument, value in arguments.items():
-        _check(value, properties[argument], where=f"argument {argument!r} of {name}")
+        if problem := half_in(value):
+            raise ToolError(f"argument {argument!r} of {name}: {problem}")
+    return {
+        argument: _fitted(value, properties[argument], where=f"argument {argument!r} of {name}")
+        for argument, value in arguments.items()
+    }
 
 
-def _check(value: Any, schema: Mapping[str, Any], *, where: str) -> None:
+def _fitted(value: Any, schema: Mapping[str, Any], *, where: str) -> Any:
     if value is None and schema.get("nullable"):
-        return
+        return value
     if "anyOf" in schema:
-        if not any(_fits(value, member) for member in schema["anyOf"]):
+        fitting = [fitted for member in schema["anyOf"] for fitted in _fits(value, member)]
+        if not fitting:
             raise ToolError(f"{where} has the wrong type, got {_shown(value)}")
-        return
+        return next((one for one in fitting if type(one) is type(value)), fitting[0])
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if kinds and not any(_is_kind(value, kind) for kind in kinds):
-        raise ToolError(f"{where} must be of type {' or '.join(kinds)}, got {_shown(value)}")
+        if not ("integer" in kinds and isinstance(value, float) and value.is_integer()):
+            raise ToolError(f"{where} must be of type {' or '.join(kinds)}, got {_shown(value)}")
+        value = int(value)
     if "enum" in schema and value not in schema["enum"]:
         choices = ", ".join(_shown(choice) for choice in schema["enum"])
         raise ToolError(f"{where} must be one of {choices}, got {_shown(value)}")
     if isinstance(value, list | tuple):
-        _check_items(list(value), schema, where=where)
-    elif isinstance(value, dict) and "additionalProperties" in schema:
-        for key, item in value.items():
-            _check(item, schema["additionalProperties"], where=f"{key!r} in {where}")
+        return _fitted_items(list(value), schema, where=where)
+    inner = schema.get("additionalProperties")
+    if isinstance(value, dict) and isinstance(inner, Mapping):
+        return {key: _fitted(item, inner, where=f"{key!r} in {where}") for key, item in value.items()}
+    return value
 
 
-def _check_items(items: list[Any], schema: Mapping[str, Any], *, where: str) -> None:
+def _fitted_items(items: list[Any], schema: Mapping[str, Any], *, where: str) -> list[Any]:
     prefix = schema.get("prefixItems")
     if prefix is not None and len(items) != len(prefix):
         raise ToolError(f"{where} must have {len(prefix)} items, got {len(items)}")
-    for i, item in enumerate(items):
-        _check(item, prefix[i] if prefix is not None else schema.get("items", {}), where=f"item {i} of {where}")
+    schemas = [schema.get("items", {})] * len(items) if prefix is None else prefix
+    return [_fitted(item, schemas[i], where=f"item {i} of {where}") for i, item in enumerate(items)]
 
 
-def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+def _fits(value: Any, schema: Mapping[str, Any]) -> list[Any]:
     try:
-        _check(value, schema, where="")
+        return [_fitted(value, schema, where="")]
     except ToolError:
-        return False
-    return True
+        return []
 
 
 def _is_kind(value: Any, kind: str) -> bool:

@@ -46,10 +46,22 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
     Raises:
         ToolDefinitionError: If a hint, the docstring or the description of an argument is missing.
     """
-    name = name or function.__name__
+    try:
+        return _schema(function, name or function.__name__)
+    except ToolDefinitionError as error:
+        raise ToolDefinitionError(f"{_place(function)}{error}") from None
+
+
+def _place(function: Callable[..., Any]) -> str:
+    """File and line of a function, as the start of a message; empty for what is not written in Python."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}: "
+
+
+def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
     doc = parse_docstring(inspect.getdoc(function) or "")
     if not doc.description:
-        raise ToolDefinitionError(f"tool {name!r} needs a docstring: the model reads it")
+        raise ToolDefinitionError(f"tool {name!r} needs a docstring, which tells the model what it does")
     hints = get_type_hints(function)
     properties: dict[str, Any] = {}
     required = []

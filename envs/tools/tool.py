@@ -100,7 +100,7 @@ class Tool:
             ToolError: If the arguments do not fit, or from the tool itself.
             TypeError: If the tool takes a ``Context`` and there is none.
         """
-        check_arguments(self.schema, arguments)
+        arguments = check_arguments(self.schema, arguments)
         if self._context is not None:
             if context is None:
                 raise TypeError(f"tool {self.name!r} needs a Context: let an environment run it, or pass context=")

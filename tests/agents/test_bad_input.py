@@ -1,5 +1,6 @@
 """Every command given what it cannot use: one line with what to do, status 2, and every file as it was."""
 
+import errno
 import json
 import resource
 import shlex
@@ -204,5 +205,6 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
 
 
 def test_an_error_that_says_enough_is_left_as_it_is() -> None:
+    assert in_words(OSError(errno.EADDRINUSE, "Address already in use")).startswith("the port is in use; name another")
     assert in_words(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
     assert in_words(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")

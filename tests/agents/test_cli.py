@@ -2,6 +2,7 @@ import importlib.util
 import io
 import json
 import sys
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -11,14 +12,16 @@ from unittest.mock import Mock
 import pytest
 from command import Said
 from interpreter import python
+from unlearning import CAUSES
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
+from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
-from turntree.envs.parsers import _PARSERS
+from turntree.envs.parsers import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,14 +51,21 @@ def test_a_training_without_its_packages_says_what_to_install(turntree, command,
     monkeypatch.chdir(tmp_path)
     said = turntree(*command.split())
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
-    pip = f'{sys.executable} -m pip install "turntree[train]"'
+    pip = f'{sys.executable} -m pip install -e "{ROOT}[train]"'
     assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
 
 
 def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
     assert turntree("--version")[:2] == (0, f"turntree {metadata.version('turntree')}\n")
     for command in ("eval", "serve"):
-        assert not [name for name in _PARSERS if name not in turntree(command, "--help").out]
+        assert not [name for name in FORMATS if name not in turntree(command, "--help").out]
+
+
+def test_the_help_says_how_long_the_demo_takes_and_how_much_a_model_writes(turntree: Any) -> None:
+    demo = " ".join(turntree("demo", "--help").out.split())
+    assert "about 5 minutes" in demo
+    assert "turntree demo --steps 10" in demo
+    assert "writes 542 MB (517 MiB) to DIR" in " ".join(turntree("model", "smollm2", "--help").out.split())
 
 
 def test_list_shows_every_environment_with_a_line_about_it(turntree: Any) -> None:
@@ -72,12 +82,28 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     tokens = sum(len(turn.completion.token_ids) for episode in episodes for turn in episode.turns)
     assert (said.row["accuracy"], said.row["95 % interval"]) == ("0.000 (0 of 5)", "0.000 to 0.434")
     assert said.row["tokens per episode"] == f"{tokens / 5:.1f}"
-    assert float(said.row["tokens per verify step"]) >= 1.0
+    assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
     assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
     assert "of the turns were cut at a limit of tokens" in said.out
+    assert "warning: no episode called a tool, but the environment has calculator" in said.out
+    assert "warning: the rewards are equal in every group" in said.out
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
+    said, groups = CAUSES[cause]
+    if cause == "half cut":
+        said = "40% of the turns were cut"  # too many for an evaluation
+    script = ScriptedEngine([turn for group in groups for turns in group for turn in turns], chatml)
+    monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", lambda choice: nullcontext(script))
+    few = ("-n", len(groups), "--samples", 2, "--concurrency", 1, "--max-tokens", 100)
+    out = turntree("eval", "unlearning:Sums", "--model", tiny_model, *few).out
+    table, *warnings = out.split("warning: ")
+    assert "cached prompt tokens" in table
+    assert [line.startswith(said) for line in warnings] == [True] * bool(said), out
 
 
 def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
@@ -91,7 +117,7 @@ def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate:
     assert len(cut.read_bytes().splitlines()) == 10
     assert {"avg@2", "pass@1", "pass@2", "maj@2"} <= set(told)
     again = evaluate(*sampled, "--out", whole, "--json").json[0]
-    how_fast = ("seconds", "cached prompt tokens", "tokens per verify step")
+    how_fast = ("seconds", "cached prompt tokens", "tokens per forward pass")
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
@@ -160,7 +186,7 @@ def test_a_missing_library_names_the_extra(turntree: Any, tiny_model: Path, monk
     monkeypatch.setitem(sys.modules, "transformers", None)
     said = turntree(*play(tiny_model))
     assert said.status == 2
-    assert 'pip install "turntree[local]"' in said.err
+    assert f'pip install -e "{ROOT}[local]"' in said.err
     assert said.err.count("\n") == 1
 
 
@@ -169,7 +195,7 @@ async def test_a_missing_torch_names_the_extra(tiny_model: Path, monkeypatch: py
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torch", None)
     choice = EngineChoice(name=EngineName.LOCAL, model=str(tiny_model), max_batch=1, max_context=64)
-    with pytest.raises(MissingExtra, match=r"turntree\[local\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[local\]"):
         async with open_engine(choice):
             pass
 

@@ -89,5 +89,5 @@ def test_the_measures_run_on_generated_turns() -> None:
     measures, drafters = benchmark_module("drafting.measures"), benchmark_module("drafting.drafters")
     trace = benchmark_module("drafting.traces").generated(steps=2, states=3)
     setup = drafters.Setup(end_tokens=trace.end_tokens)
-    assert measures.equal_work(trace, setup, batch=1, drafted_per_step=2.0).drafted_per_step <= 2.02
+    assert measures.equal_work(trace, setup, batch=1, drafted_per_forward_pass=2.0).drafted_per_forward_pass <= 2.02
     assert 0 <= measures.calibration_error(trace, setup, batch=4) < 0.5

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from benchmark_modules import benchmark_module
 
-pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason
 from turntree.agents.verl.launch import StepReport
@@ -31,12 +31,12 @@ TURNS = [turn("AAAAAA", 3), turn("CCCCCCCA", 2)]
 
 
 def test_a_step_is_split_into_its_phases_and_an_epoch_is_the_mean_of_its_steps() -> None:
-    row = training.of_step(report(1, forward_passes=4, tokens_per_step=2.5, seconds=3.0), TURNS)
+    row = training.of_step(report(1, forward_passes=4, tokens_per_forward_pass=2.5, seconds=3.0), TURNS)
     assert (row["rollout"], row["update"], row["weights"], row["rollout_share"]) == (4.0, 4.0, 0.0, 0.4)
-    assert (row["tokens_per_pass"], row["tokens_per_step"], row["engine"]) == (3.5, 2.5, 3.0)
+    assert (row["tokens_per_engine_pass"], row["tokens_per_forward_pass"], row["engine"]) == (3.5, 2.5, 3.0)
     row = training.of_step(report(1), TURNS)
     assert row["step"] == 10.0
-    assert math.isnan(row["tokens_per_pass"])
+    assert math.isnan(row["tokens_per_engine_pass"])
     epochs = training.by_epoch([training.of_step(report(step), TURNS) for step in range(1, 5)], 2)
     assert [row["step"] for row in epochs] == [15.0, 35.0]
 

@@ -1,13 +1,19 @@
-"""The commands of the pages run as they stand, page by page, with a small model under the names that they use."""
+"""The commands of the pages run as they stand, page by page, with a small model under the names that they use.
 
+``make test-all`` runs each in a shell. ``make test`` runs those that take no minute in its own process, and composes
+every training.
+"""
+
+import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,9 +21,15 @@ from typing import Any
 import pytest
 from chat_tokenizers import chatml_tokenizer
 from machine_speed import patience
-from pages import PAGES, ROOT, commands
+from pages import PAGES, ROOT, blocks, commands, inline_commands, readme_commands
+from recorded_run import write_run
 from tables import table
 from tiny_llama import save_chat_llama
+
+from turntree.agents.cli import main
+from turntree.agents.verl import launch
+from turntree.agents.verl.records.metrics import METRICS
+from turntree.spec_tree import DialogueState, SpecForest
 
 NOT_RUN: dict[str, str] = table(__file__, "not_run_on_pages")
 """Patterns of commands that do not run here, and why."""
@@ -27,6 +39,10 @@ SMALLER: dict[str, str] = table(__file__, "smaller")
 """What is appended to a command that matches: it runs as it stands, with less to do."""
 BEFORE: dict[str, list[str]] = table(__file__, "before")
 """Commands that come before those of a page."""
+HOW: dict[str, str] = table(__file__, "how")
+"""Patterns of all commands, and how ``make test`` runs them, or why it does not."""
+STANDS_FOR: dict[str, str] = table(__file__, "stands_for")
+QUICK: dict[str, str] = table(__file__, "quick")
 PATTERNS = [*NOT_RUN, *READ_DATA, *SMALLER]
 
 
@@ -51,24 +67,28 @@ def test_every_command_runs_or_has_its_reason_and_each_reason_a_command() -> Non
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with what the commands name."""
+    return furnish(tmp_path)
+
+
+def furnish(folder: Path) -> Path:
+    """Make what the commands name."""
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template += (  # as Qwen3's reads it
         "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
         "<think>\n\n</think>\n\n{% endif %}"
     )
-    save_chat_llama(tmp_path / "DIR", tokenizer, spread=20.0, positions=4096)
-    for name in ("BEFORE", "AFTER", "MODEL", "models/qwen"):
-        shutil.copytree(tmp_path / "DIR", tmp_path / name)
+    save_chat_llama(folder / "DIR", tokenizer, spread=20.0, positions=4096)
+    for name in ("BEFORE", "AFTER", "MODEL", "models/qwen", "models/qwen7b", "models/smollm2"):
+        shutil.copytree(folder / "DIR", folder / name)
     for name, text in table(__file__, "files").items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
-    rows = [{"question": f"What is {n} + 1?", "answer": f"It is one more. #### {n + 1}"} for n in range(200)]
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+    rows = [{"question": f"What is {n} + 1?", "answer": f"It is one more. #### {n + 1}"} for n in range(7000)]
     for name in ("train", "test"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
-    (tmp_path / "answers.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
-    return tmp_path
+    (folder / "answers.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
+    return folder
 
 
 class Shell:
@@ -126,3 +146,141 @@ def test_the_commands_of_a_page_run(page: Path, shell: Shell) -> None:
         if (said := shell.run(f"{line} {found(SMALLER, line) or ''}".strip())) is not None:
             failed[line] = said
     assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
+
+
+def every_command() -> dict[str, list[str]]:
+    """Each command that stands on a page, and the names of its pages, in the order of the pages."""
+    found: dict[str, list[str]] = {}
+    for line in readme_commands():
+        found.setdefault(line, []).append("README.md")
+    for page in PAGES:
+        for line in commands(page) + inline_commands(page):
+            found.setdefault(line, []).append(page.name)
+    return found
+
+
+def unknown(lines: Iterable[str]) -> list[str]:
+    """The commands that the table does not have."""
+    return [line for line in lines if found(HOW, line) is None]
+
+
+def test_the_table_knows_every_command_of_the_pages_and_of_readme() -> None:
+    lines = every_command()
+    assert unknown(lines) == []
+    first = {next(pattern for pattern in HOW if fnmatchcase(line, pattern)) for line in lines}
+    assert {*HOW} - first <= {"turntree sft *"}, "nothing stands on a page that is so"
+    whys = [why for why in HOW.values() if why not in ("run", "train", "text")]
+    named = {name for why in whys for name in re.findall(r"tests/[\w/.]+", why)}
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+    assert unknown(["turntree evaluate ENV", "nvidia-smi", *lines]) == ["turntree evaluate ENV", "nvidia-smi"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands that run in this process: with the files that pages show, and recorded runs."""
+    folder = furnish(tmp_path_factory.mktemp("place"))
+    shown = [
+        (ROOT / "docs/howto/environment.md", 0, "mymodule.py"),
+        (ROOT / "docs/howto/reward.md", 0, "my_rewards.py"),
+    ]
+    for page, number, name in shown:
+        (folder / name).write_text([block.text for block in blocks(page) if block.language == "python"][number])
+    (doubling,) = (line for line in readme_commands() if line.startswith("cat > doubling.py"))
+    (folder / "doubling.py").write_text("\n".join(doubling.splitlines()[1:-1]))
+    run = write_run(folder / "runs/demo")
+    for name in ("doubling", "agent", "grpo_arithmetic_cpu"):
+        shutil.copytree(run, folder / "runs" / name)
+    (folder / "runs/last_week").mkdir()
+    forest = SpecForest()
+    forest.insert(DialogueState.from_tokens([1, 2], task="sum/1", env="pages"), [3, 4])
+    forest.save(folder / "runs/last_week/forest.npz")
+    rows = "".join(json.dumps({"question": f"What is {n} + 1?", "answer": str(n + 1)}) + "\n" for n in range(7000))
+    for name in ("gsm8k", "math"):
+        (folder / "data" / name).mkdir(parents=True)
+        for split in ("train", "test"):
+            (folder / "data" / name / f"{split}.jsonl").write_text(rows)
+    return folder
+
+
+def said_of(line: str, capsys: pytest.CaptureFixture[str]) -> str | None:
+    """Run a command in this process; what it said if it failed."""
+    for word, meant in STANDS_FOR.items():
+        line = re.sub(rf"(?<![\w/.-]){word}(?![\w.-])", meant, line)
+    words = [word for word in shlex.split(line) if not re.fullmatch(r"[A-Z_]+=\S*", word)][1:]
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    said = capsys.readouterr()
+    return said.out[-1000:] + said.err[-2000:] if stopped.value.code else None
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("TURNTREE_DATA", str(place))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    return place
+
+
+@pytest.fixture
+def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Draw the tasks of equal settings once: trainings of one environment differ in other things."""
+    write_rows, kept = launch.write_rows, {}
+
+    def write_or_copy(path: Path, env: str, settings: Any, **options: Any) -> Any:
+        key = json.dumps([env, settings, options], sort_keys=True, default=str)
+        if key in kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kept[key][0], path)
+        else:
+            done = write_rows(path, env, settings, **options)
+            kept[key] = (shutil.copyfile(path, tmp_path / f"{len(kept)}.parquet"), done)
+        return path if isinstance(kept[key][1], Path) else kept[key][1]
+
+    monkeypatch.setattr(launch, "write_rows", write_or_copy)
+
+
+@pytest.mark.usefixtures("drawn_once")
+def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("verl", reason="a training is composed with verl")
+    lines = [line for line in every_command() if found(HOW, line) == "train"]
+    assert len(lines) > 25
+    dry = {line: f"{line.replace('--dry-run', '')} --dry-run" for line in lines}
+    failed = {line: said for line in lines if (said := said_of(dry[line], capsys))}
+    assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
+    assert said_of("turntree train engine=vllm size=7b env=maths --dry-run", capsys)
+
+
+def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line for line in every_command() if found(HOW, line) == "run"]
+    assert len(lines) > 40
+    quick = {line: f"{line} {found(QUICK, line) or ''}" for line in lines}
+    assert (
+        said_of("turntree eval turntree/Arithmetic-v0 --model DIR -n 1 --max-tokens 4 --out before.jsonl", capsys)
+        is None
+    )
+    shutil.copy("before.jsonl", "after.jsonl")
+    failed = {line: said for line in lines if (said := said_of(quick[line], capsys))}
+    assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
+    assert said_of("turntree view runs/none", capsys)
+
+
+def test_the_dry_run_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("verl", reason="a training is composed with verl")
+    (shown,) = (block.text for block in blocks(ROOT / "docs/howto/first_training.md") if block.language == "text")
+    words = "train engine=vllm size=7b env=math turntree.train_tasks=128 turntree.val_tasks=1 --dry-run"
+    with pytest.raises(SystemExit):
+        main(words.split())
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+def test_the_metrics_of_the_first_training_are_logged() -> None:
+    page = (ROOT / "docs/howto/first_training.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"`(turntree/[a-z_]+)`", page)}
+    assert len(named) > 8
+    assert named <= {*METRICS, "turntree/"}
+    assert "turntree/tokens_a_step" not in METRICS

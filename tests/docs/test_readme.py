@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from machine_speed import patience
+from pages import README as TEXT
+from pages import ROOT, readme_commands
 from tables import table
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = TEXT.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-CODE = re.compile(r"^```(\w*)\n(.*?)^```|`([^`\n]+(?:\n[^`\n]+)?)`", re.MULTILINE | re.DOTALL)
-VERBS = ("turntree ", "python ", "pip ", "make ", "export ", "import ")
 NOT_RUN: dict[str, str] = table(__file__, "not_run")
 """Commands that are left out, and why."""
 
@@ -26,31 +25,13 @@ def rates(output: str) -> list[float]:
     return [float(rate) for rate in re.findall(r"^([\d.]+) tokens per forward pass$", output, re.MULTILINE)]
 
 
-def commands() -> list[str]:
-    """Whatever stands there to be run, in the order of the page: commands for bash, without their comments."""
-    found = []
-    for language, block, inline in CODE.findall(README):
-        if language == "text":  # what the block before it prints
-            continue
-        if language == "python":
-            to_be_saved = "class Doubling" in block
-            name = "doubling.py" if to_be_saved else "twelve_lines.py"
-            found.append(f"cat > {name} <<'END'\n{block}END\n" + ("" if to_be_saved else f"python {name}"))
-        elif block:
-            found += [line.split(" #")[0].strip() for line in block.replace("\\\n", "").splitlines()]
-        elif inline.startswith(VERBS):
-            line = inline.replace("\n", " ")
-            found.append(f"python -c '{line}'" if line.startswith("import ") else line)
-    return sorted(found, key=lambda line: not line.startswith("cat > doubling.py"))  # "save this as" stands above it
-
-
 def test_there_are_commands_of_every_kind_in_at_most_120_lines_that_show_a_gain() -> None:
-    words = [tuple(line.split()[:2]) for line in commands()]
+    words = [tuple(line.split()[:2]) for line in readme_commands()]
     verbs = ("model", "new", "check", "eval", "bench", "train", "view", "serve")
     assert {("turntree", verb) for verb in verbs} <= {*words}
     blocks = [language for language, _ in BLOCKS].count("python")
-    assert sum(line.startswith("cat > ") for line in commands()) == blocks == 2
-    assert {*NOT_RUN} <= {*commands()}
+    assert sum(line.startswith("cat > ") for line in readme_commands()) == blocks == 2
+    assert {*NOT_RUN} <= {*readme_commands()}
     assert len(README.splitlines()) <= 120
     plain, drafted = rates(OUTPUT)
     assert plain == 1.0 < 1.5 < drafted
@@ -65,7 +46,7 @@ def test_every_command_runs_word_for_word(tmp_path: Path) -> None:
         given = {"cwd": clone, "capture_output": True, "text": True, "timeout": patience(900), "check": False}
         return subprocess.run(["bash", "-c", exports + line], **{**given, **options})
 
-    for line in commands():
+    for line in readme_commands():
         if line in NOT_RUN:
             continue
         if line.startswith("export "):

@@ -13,7 +13,7 @@ from turntree.envs.errors import OptionsError, ResetNeeded, SnapshotError, TaskI
 
 INFO_KEYS = {
     *("messages", "history", "tools", "tool_calls", "task_id", "turn", "rewards"),
-    *("stop_reason", "failure", "failure_kind"),
+    *("parse_error", "stop_reason", "failure", "failure_kind"),
 }
 
 

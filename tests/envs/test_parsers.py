@@ -14,7 +14,8 @@ from tables import table
 
 from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
-from turntree.envs.parsers import finding
+from turntree.envs.parsers import FORMATS, finding
+from turntree.envs.parsers.literals import LONGEST, literal_value, parse_expression
 from turntree.envs.parsers.typed_text import read_typed
 
 
@@ -24,7 +25,8 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
-FORMATS = ("hermes", "llama3_json", "qwen", "harmony", "tags")
+NOT_COMPACT = FORMATS[:-1]
+"""All but the format that has calls with one text alone."""
 marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
@@ -42,21 +44,41 @@ calls = st.one_of(
 
 PIECES = [
     *("<tool_call>", "</tool_call>", "<function=book>", "</function>", "<parameter=x>", "</parameter>", "{", "}"),
+    *(
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[",
+        "]",
+        "book",
+        "(",
+        ")",
+        "x=",
+        "<arg_key>x</arg_key>",
+        "<arg_value>",
+        "</arg_value>",
+    ),
+    *(
+        "<\uff5ctool▁call▁begin\uff5c>",
+        "function<\uff5ctool▁sep\uff5c>",
+        "```json",
+        "<invoke name='book'>",
+        "<|tool_call_begin|>book:0",
+    ),
     *("<|message|>", "<|call|>", "to=functions.book", "<book>", "</book>", '"name"', ":", '"x"', ";", " ", "1e999"),
 ]
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60)
+@pytest.mark.parametrize("name", NOT_COMPACT)
+@settings(max_examples=30)
 @given(call=calls)
 def test_a_format_reads_what_it_writes(name: str, call: ToolCall) -> None:
     parser = get_parser(name, TOOLS)
     turn = parser.parse(parser.format_call(call))
-    assert (turn.error, turn.calls, turn.content) == ("", (call,), "")
+    assert (turn.error, meant(turn), turn.content) == ("", [[call.name, call.arguments]], "")
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60)
+@pytest.mark.parametrize("name", NOT_COMPACT)
+@settings(max_examples=30)
 @given(text=st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
     turn = get_parser(name, TOOLS).parse(text)
@@ -64,17 +86,21 @@ def test_no_text_makes_a_parser_raise(name: str, text: str) -> None:
     json.dumps([call.to_openai() for call in turn.calls], allow_nan=False)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", NOT_COMPACT)
 def test_words_alone_are_content(name: str) -> None:
     turn = get_parser(name, TOOLS).parse("  The answer is <b>14</b>. ")
     assert (turn.content, turn.calls, turn.error) == ("The answer is <b>14</b>.", (), "")
 
 
-@pytest.mark.parametrize(("name", "joint"), [("hermes", "\n"), ("llama3_json", "; "), ("qwen", "\n"), ("tags", " ")])
+@pytest.mark.parametrize(
+    ("name", "joint"),
+    [*((name, "\n") for name in NOT_COMPACT if name not in ("llama3_json", "pythonic")), ("llama3_json", "; ")],
+)
 def test_several_calls_are_read_in_order(name: str, joint: str) -> None:
     parser = get_parser(name, TOOLS)
     several = tuple(ToolCall(name="calculator", arguments={"expression": str(i)}) for i in range(3))
-    assert parser.parse(joint.join(map(parser.format_call, several))).calls == several
+    turn = parser.parse(joint.join(map(parser.format_call, several)))
+    assert meant(turn) == [["calculator", {"expression": str(i)}] for i in range(3)]
 
 
 SECOND = '<tool_call>{"name": "now"}</tool_call><tool_call>%s</tool_call>'  # nothing is called where one is malformed
@@ -138,18 +164,27 @@ def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, 
 
 def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
     for row in shared_rows("env_cases_3.jsonl", "parser:"):
-        read = meant(get_parser(row["contract"].partition(":")[2], (calc, edit, put)).parse(row["prediction"]))
+        name = row["contract"].partition(":")[2].replace("qwen", "qwen3_coder")
+        read = meant(get_parser(name, (calc, edit, put)).parse(row["prediction"]))
         assert read == row["right"] or read in row["right"], row["id"]
 
 
 @pytest.mark.parametrize(("schema", "text", "value"), table(__file__, "typed_texts"))
-def test_a_value_of_qwen_has_a_type_that_its_schema_allows(schema: dict[str, Any], text: str, value: Any) -> None:
+def test_a_typed_text_has_a_type_that_its_schema_allows(schema: dict[str, Any], text: str, value: Any) -> None:
     definitions = {"Size": {"enum": [1, 2, "all"]}, "Loop": {"anyOf": [{"$ref": "#/$defs/Loop"}, {"type": "integer"}]}}
     read = read_typed(text, schema, definitions)
-    assert (read, type(read)) == ((value, type(value)) if value != "null" else (None, type(None)))
+    assert json.dumps(read) == json.dumps(value).replace('"null"', "null")
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen", "tags", "harmony", "llama3_json"])
+@pytest.mark.parametrize("text", ["[" * 200 + "1" + "]" * 200, "[" + "1," * LONGEST + "1]", "[" + "9" * 5000 + "]"])
+def test_literals_are_read_in_bounded_steps(text: str) -> None:
+    with pytest.raises(ValueError, match=r"deep|characters|not Python|parenthes"):
+        literal_value(parse_expression(text))
+    python = text.replace("1", "'a'")
+    assert read_typed(python, {"type": "array"}, {}) == python
+
+
+@pytest.mark.parametrize("name", NOT_COMPACT)
 def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = ("<tool_call>", "<tool_call><function=a>", "<calc>", "<calc></think>", "</think>", "<parameter=a>")
     tried = Mock(side_effect=finding.next_thought)
@@ -168,9 +203,14 @@ def test_what_a_chat_template_writes_is_read(name: str) -> None:
     sandbox = pytest.importorskip("jinja2.sandbox", reason="chat templates are Jinja")
     environment: Any = sandbox.ImmutableSandboxedEnvironment()
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    call = ToolCall(name="book", arguments={"title": "Émile\n'x'", "pages": 3, "new": True, "tags": ["a"]})
-    text = environment.from_string(TEMPLATES[name]).render(calls=[{"name": call.name, "arguments": call.arguments}])
-    assert get_parser(name, TOOLS).parse(text).calls == (call,)
+    line = " " if name == "pythonic" else "\n"  # that template does not escape what it puts into quotes
+    arguments = {"title": f"Émile{line}'x'", "pages": 3, "new": True, "tags": ["a"]}
+    several = [["book", arguments], ["book", {"title": "7", "pages": 4}]][: 1 if name == "llama3_json" else 2]
+    calls = [{"name": one[0], "arguments": one[1], "id": f"functions.book:{n}"} for n, one in enumerate(several)]
+    turn = get_parser(name, TOOLS).parse(environment.from_string(TEMPLATES[name]).render(calls=calls))
+    assert (meant(turn), turn.content) == (several, "")
+    if name == "kimi_k2":
+        assert [call.id for call in turn.calls] == ["functions.book:0", "functions.book:1"]
 
 
 json_values = st.recursive(

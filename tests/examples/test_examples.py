@@ -20,11 +20,17 @@ def test_an_environment_of_ones_own_and_one_in_fifteen_lines(capsys: pytest.Capt
     finally:
         unregister("examples/GuessNumber-v0")
     assert "reward: 1.0" in capsys.readouterr().out
+    two_tools = load("two_tools")
+    try:
+        assert two_tools.main() == pytest.approx(1.1)
+    finally:
+        unregister("examples/Shop-v0")
     example = load("tiny_environment")
     assert example.main() == 1.0
     from turntree.envs import check_environment
 
-    assert [finding for finding in check_environment(example.Doubling) if not finding.passed] == []
+    for environment in (example.Doubling, two_tools.Shop):
+        assert [finding for finding in check_environment(environment) if not finding.passed] == []
 
 
 def test_a_dialogue_longer_than_a_row_is_shortened(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,8 +59,8 @@ def test_a_model_is_evaluated_and_earlier_turns_are_used_again(tiny_model: Path)
 def test_drafts_change_the_passes_and_not_the_tokens(tiny_model: Path) -> None:
     words = [str(tiny_model), "--max-tokens", "16", "--dtype", "float64", "--always"]
     plain, drafted = load("speculate_local").main(words)
-    assert (plain.tokens, plain.tokens_per_step) == (drafted.tokens, 1.0)
-    assert drafted.tokens_per_step > 1.2
+    assert (plain.tokens, plain.tokens_per_forward_pass) == (drafted.tokens, 1.0)
+    assert drafted.tokens_per_forward_pass > 1.2
 
 
 def test_the_walk_through_the_store(capsys: pytest.CaptureFixture[str]) -> None:

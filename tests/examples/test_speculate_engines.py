@@ -14,8 +14,8 @@ def assert_drafts_change_the_passes_and_not_the_tokens(example: ModuleType, mode
     plain, drafted = example.main(words)
     assert plain.tokens == drafted.tokens
     assert len(set(plain.tokens)) >= 4  # control: the tasks and seeds do differ
-    assert plain.tokens_per_step == [1.0, 1.0]
-    assert drafted.tokens_per_step[1] > 1.5
+    assert plain.tokens_per_forward_pass == [1.0, 1.0]
+    assert drafted.tokens_per_forward_pass[1] > 1.5
 
 
 @pytest.mark.sglang

@@ -37,7 +37,7 @@ def write_run(
         success = step / (steps + 1)
         data = {"training/global_step": step, "critic/score/mean": success, "timing_s/step": 1.5}
         append_line(folder.metrics, {"step": step, "data": data})
-        append_line(folder.engine, {"step": step, "tokens_per_step": 1.0 + step})
+        append_line(folder.engine, {"step": step, "tokens_per_forward_pass": 1.0 + step})
         asyncio.run(_play(folder.episodes(step), step, scripts, prompt))
     return root
 
@@ -57,7 +57,7 @@ def a_comparison(*, equal: int = 4, seconds: float = 1.0) -> Comparison:
     """Three compared steps in which drafts halve the forward passes."""
 
     def cost(passes: int, wall: float) -> Cost:
-        counts = {"tokens": 100, "drafted": 10, "accepted": 5, "tokens_per_step": 2.0}
+        counts = {"tokens": 100, "drafted": 10, "accepted": 5, "tokens_per_forward_pass": 2.0}
         return Cost(forward_passes=passes, seconds=wall, draft_seconds=0.1, **counts)
 
     both = {"speculative": cost(20, seconds), "plain": cost(40, 1.5)}

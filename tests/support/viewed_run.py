@@ -46,6 +46,6 @@ async def write_run(folder: Path, renderer: Renderer, *, episodes: int = 40, ste
         for step in range(1, steps + 1)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in figures) + '{"step": 9, "da')
-    counters = [{"step": row["step"], "tokens_per_step": 2.0, "accepted": 0, "drafted": 0} for row in figures]
+    counters = [{"step": row["step"], "tokens_per_forward_pass": 2.0, "accepted": 0, "drafted": 0} for row in figures]
     (folder / "engine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in counters))
     return folder

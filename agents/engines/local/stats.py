@@ -38,8 +38,8 @@ class EngineStats:
     """Draft tokens that the policy itself sampled."""
 
     @property
-    def tokens_per_step(self) -> float:
-        """Tokens emitted per verify step of a request; 1.0 without speculation."""
+    def tokens_per_forward_pass(self) -> float:
+        """Tokens emitted per forward pass of a request; 1.0 without speculation."""
         return self.tokens / self.verify_steps if self.verify_steps else 0.0
 
     def copy(self) -> EngineStats:
@@ -50,6 +50,6 @@ class EngineStats:
         return EngineStats(**{f.name: getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)})
 
     def to_dict(self) -> dict[str, float]:
-        """Counters and ``tokens_per_step`` as JSON values."""
+        """Counters and ``tokens_per_forward_pass`` as JSON values."""
         values: dict[str, float] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return values | {"tokens_per_step": self.tokens_per_step}
+        return values | {"tokens_per_forward_pass": self.tokens_per_forward_pass}

@@ -6,6 +6,7 @@ uvicorn bounds neither the time in which a request's head arrives nor that in wh
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -128,9 +129,11 @@ def listen(settings: GatewaySettings) -> socket.socket:
             backlog=_BACKLOG,
         )
     except OSError as error:
-        raise UsageError(
-            f"cannot listen at {settings.host}:{settings.port} ({error.strerror or error}); name another --port"
-        ) from error
+        at_port = f"port {settings.port} of {settings.host}"
+        if error.errno == errno.EADDRINUSE:
+            raise UsageError(f"{at_port} is in use; name another --port, or 0 for a free one") from error
+        why = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address
+        raise UsageError(f"cannot listen at {at_port}: {why}; name another --host or --port") from error
     if settings.api_key is None and not is_own(found := at.getsockname()[0]):  # whatever the name stands for here
         at.close()
         raise UsageError(f"--host {settings.host} is {found} here, {NEEDS_KEY}")

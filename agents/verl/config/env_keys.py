@@ -13,6 +13,13 @@ from turntree.envs import list_envs
 from turntree.envs.errors import UnknownEnvironment
 
 
+def no_env(env_id: str, error: ImportError | UnknownEnvironment) -> ConfigError:
+    """The error for an environment that is not to be had; the search path is blamed only for its own module."""
+    module = env_id.partition(":")[0]
+    absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+    return ConfigError(f"turntree.env={env_id}: {error}{'; is its folder on PYTHONPATH?' if absent else ''}")
+
+
 def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     """Check an environment's settings by name and kind.
 
@@ -27,6 +34,6 @@ def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
     try:
         check_settings(env_id, settings)
     except (ImportError, UnknownEnvironment) as error:
-        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+        raise no_env(env_id, error) from error
     except ValueError as error:
         raise ConfigError(f"{where} ({env_id}): {error}") from error

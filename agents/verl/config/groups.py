@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -137,17 +136,36 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
     Raises:
         Incompatible: If two are not.
     """
+    if found := next(_conflicts(choice, requires), None):
+        group, option, other, name = found
+        rules = requires[f"{group}={option}"]
+        message = f"{group}={option} goes with {other}={' or '.join(rules[other])}, got {other}={name}"
+        if other == BASE:
+            message += f" (of size={choice.size})"
+        message += f": {rules['because']}" if "because" in rules else ""
+        if BASE in (group, other) or "size" in (group, other):
+            fitting = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
+            message += f"; sizes that fit: {', '.join(fitting)}" if fitting else ""
+        raise Incompatible(message)
+
+
+def fits(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether options are compatible; the arguments are those of ``check_compatible``."""
+    return next(_conflicts(choice, requires), None) is None
+
+
+def with_size(choice: Choice, size: str) -> Choice:
+    """The same options with another shipped size, on the machine of that."""
+    return replace(choice, size=size, base=compose_options({"defaults": [TRAINER]}, {"size": size})[1].base)
+
+
+def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
+    """Group and option, and group and option that do not go with these."""
     for group, option in choice.options:
-        rules = dict(requires.get(f"{group}={option}", {}))
-        why = rules.pop("because", "")
-        for other, allowed in rules.items():
+        for other, allowed in requires.get(f"{group}={option}", {}).items():
             for name in (name for kind, name in choice.options if kind == other):
                 if name not in allowed:
-                    raise Incompatible(
-                        f"{group}={option} goes with {other}={' or '.join(allowed)}, got {other}={name}"
-                        + (f" (of size={choice.size})" if other == BASE else "")
-                        + (f": {why}" if why else "")
-                    )
+                    yield group, option, other, name
 
 
 @lru_cache(maxsize=1)
@@ -163,8 +181,7 @@ def _offered() -> Iterator[Choice]:
         requires = plain(config.requires)
         for engine, env, algorithm, mode, way in itertools.product(*names):
             choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, speculation=(way,))
-            with suppress(Incompatible):
-                check_compatible(choice, requires)
+            if fits(choice, requires):
                 yield choice
 
 

@@ -231,10 +231,11 @@ class TrainSettings(PlaySettings):
     """Settings of the environment, JSON values; ``limits`` is a mapping."""
     val_env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Settings that differ for validation, for example ``{split: test}``."""
-    train_tasks: int = 1024
-    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all."""
-    val_tasks: int = 32
-    """Tasks to validate on."""
+    train_tasks: int | None = None
+    """Tasks to train on; a step takes ``data.train_batch_size`` of them, an epoch all. ``None``: those that the
+    environment has, at most 1,024."""
+    val_tasks: int | None = None
+    """Tasks to validate on; ``None``: those that the environment has for validation, at most 32."""
     run_dir: str = "runs/train"
     store: str = ""
     """Turns of other runs that the first epoch is drafted from: a store's file, or a folder with such files, such as a
@@ -245,8 +246,8 @@ class TrainSettings(PlaySettings):
     def __post_init__(self) -> None:
         PlaySettings.__post_init__(self)
         for name in ("train_tasks", "val_tasks"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if (count := getattr(self, name)) is not None and count < 1:
+                raise ValueError(f"{name} must be at least 1, got {count}")
 
 
 def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | None:

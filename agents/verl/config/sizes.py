@@ -30,18 +30,29 @@ def check_sizes(config: DictConfig, settings: TrainSettings) -> None:
     Raises:
         ConfigError: If two do not fit; both are named with their numbers.
     """
-    batch, tasks = config.data.train_batch_size, _tasks(config, settings)
-    if tasks < batch:
-        raise ConfigError(
-            f"a step takes {_BATCH}={batch} tasks, and there are {tasks} (turntree.train_tasks"
-            f"{', data.train_max_samples' if tasks < settings.train_tasks else ''}): {_BATCH}={tasks}, "
-            "or more tasks"
-        )
-    _check_chunk(config, batch)
+    if settings.train_tasks is not None:  # else the environment says how many it has, once the rows are written
+        check_tasks(config, settings.train_tasks)
+    _check_chunk(config, config.data.train_batch_size)
     _check_replicas(config)
     _check_positions(config)
     for key, mini, parallel in _mini_batches(config):
         _check_mini_batch(config, key, mini, parallel)
+
+
+def check_tasks(config: DictConfig, train_tasks: int) -> None:
+    """Check that there are tasks for a step, and warn of tasks that are never played.
+
+    Raises:
+        ConfigError: If a step takes more tasks than there are.
+    """
+    batch, most = config.data.train_batch_size, int(config.data.get("train_max_samples") or -1)
+    tasks = train_tasks if most < 0 else min(most, train_tasks)
+    if tasks < batch:
+        raise ConfigError(
+            f"a step takes {_BATCH}={batch} tasks, and there are {tasks} (turntree.train_tasks"
+            f"{', data.train_max_samples' if tasks < train_tasks else ''}): {_BATCH}={tasks}, "
+            "or more tasks"
+        )
     left = tasks % batch
     if left and not config.data.shuffle and not _by_one(config):
         logger.warning(
@@ -49,11 +60,6 @@ def check_sizes(config: DictConfig, settings: TrainSettings) -> None:
             "false: turntree.train_tasks=%d, or data.shuffle=true",
             *(left, tasks, _BATCH, batch, tasks - left),
         )
-
-
-def _tasks(config: DictConfig, settings: TrainSettings) -> int:
-    most = int(config.data.get("train_max_samples") or -1)
-    return settings.train_tasks if most < 0 else min(most, settings.train_tasks)
 
 
 def _by_one(config: DictConfig) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.loop.env_settings import made_settings
+from turntree.agents.verl.config.env_keys import no_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.envs import Env, Limits, make
 from turntree.envs.errors import DataError
@@ -22,6 +23,8 @@ from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"
 """Name of the agent loop that plays the rows."""
+MOST_TASKS = {"train": 1024, "val": 32}
+"""Rows of each split where their number is not given."""
 
 
 def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
@@ -45,7 +48,7 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     except ModuleNotFoundError as error:
         if ":" not in env_id:
             raise
-        raise ConfigError(f"there is no environment {env_id}: {error}; is its folder on PYTHONPATH?") from error
+        raise no_env(env_id, error) from error
 
 
 def token_bounds(prompt_length: int, response_length: int) -> Limits:
@@ -58,10 +61,11 @@ def token_bounds(prompt_length: int, response_length: int) -> Limits:
     )
 
 
-def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Iterator[dict[str, Any]]:
+def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> Iterator[dict[str, Any]]:
     """The first ``count`` tasks of an environment as rows.
 
     Args:
+        count: ``None`` takes all, at most ``MOST_TASKS``.
         split: ``train`` or ``val``; only episodes of ``train`` are recorded.
 
     Raises:
@@ -80,7 +84,9 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
                 f"{VARIABLE}=process to train nevertheless"
             )
     available = env.num_tasks
-    if available is not None and count > available:
+    if count is None:
+        count = MOST_TASKS[split] if available is None else min(available, MOST_TASKS[split])
+    elif available is not None and count > available:
         raise ConfigError(
             f"{env_id} has {available} tasks with {dict(settings)}, {count} were asked for: "
             f"turntree.{split}_tasks={available}"
@@ -102,8 +108,8 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int, split: str) ->
     env.close()
 
 
-def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int, split: str) -> Path:
-    """Write ``rows`` to a Parquet file.
+def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> int:
+    """Write ``rows`` to a Parquet file, and return how many there are.
 
     Raises:
         MissingExtra: If pyarrow is not installed.
@@ -116,7 +122,7 @@ def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: i
     path.parent.mkdir(parents=True, exist_ok=True)
     table = pyarrow.Table.from_pylist(list(rows(env_id, settings, count=count, split=split)))
     pyarrow.parquet.write_table(table, path)
-    return path
+    return int(table.num_rows)
 
 
 def main(arguments: list[str] | None = None) -> None:

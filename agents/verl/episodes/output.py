@@ -18,6 +18,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.episodes.learning_checks import count_calls, count_cut, count_unparsed
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.resuming.interrupted_turns import versions_of
 from turntree.agents.scoring.scorer import ENVIRONMENT
@@ -146,7 +147,9 @@ def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
     """What the episode counts in the figures of its step."""
     return {
         "turns": len(episode.turns),
-        "tool_calls": sum(len(message.tool_calls) for message in episode.messages),
+        "tool_calls": count_calls(episode),
+        "tool_calls_unparsed": count_unparsed(episode),
+        "turns_cut": count_cut(episode),
         "truncated": float(episode.stop_reason.is_truncated()),
         "failure": float(episode.stop_reason is StopReason.FAILURE),
         "undecided": float(bool(episode.undecided)),

@@ -168,7 +168,10 @@ def _played_rows(batch: Any) -> list[PlayedRow]:
         keys=keys, partition_id=batch.partition_id, select_fields=["extra_fields", "token_levels"]
     )
     extra, levels = list(data["extra_fields"]), data["token_levels"].unbind()
-    return [PlayedRow(extra=one, levels=tokens.tolist()) for one, tokens in zip(extra, levels, strict=True)]
+    # A key is the group's name, the number of the sample and that of the row.
+    names = [key.split("_")[0] for key in keys]
+    rows = zip(extra, levels, names, strict=True)
+    return [PlayedRow(extra=one, levels=tokens.tolist(), group=name) for one, tokens, name in rows]
 
 
 def read_counters() -> list[Mapping[str, float]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.episodes.learning_checks import equal_groups
 from turntree.spec_tree.rules.level import Level
 
 EPISODE = "turntree_episode"
@@ -45,15 +46,18 @@ EPISODE_METRICS = _several(
         ("tool_calls", "tool calls per episode"),
         ("tool_calls_per_turn", "tool calls per turn"),
         ("with_tool_calls", "share of the episodes with a tool call"),
+        ("tool_calls_unparsed", "tool calls that could not be parsed; the policy is told why"),
+        ("turns_cut", "share of the turns that were cut at a token limit"),
+        ("equal_groups", "share of the groups whose rewards are all equal, so that they have no gradient"),
         ("truncated", "share of the episodes that a limit or a failure ended"),
         ("retried", "share of the episodes that were tried more than once"),
         ("failures", "share of the episodes that the infrastructure broke, twice; nothing is learnt from them"),
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
         ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
         ("tokens", "tokens sampled"),
-        ("tokens_per_step", "tokens per verify step of an episode; 1 without speculation"),
+        ("tokens_per_forward_pass", "tokens per forward pass of an episode; 1 without speculation"),
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
-        ("drafts_per_step", "drafted tokens per verify step: the budget that was spent"),
+        ("drafted_per_forward_pass", "drafted tokens per forward pass: the budget that was spent"),
         *((f"level_{level.lower()}", f"share of the sampled tokens of exactness level {level}") for level in Level),
         ("calls_ahead_made", "tool calls that were made before their turn had ended"),
         ("calls_ahead_used", "those whose result was used"),
@@ -144,6 +148,8 @@ class PlayedRow:
     """verl's ``extra_fields``, with ``EPISODE`` among them."""
     levels: Sequence[int]
     """Exactness of each response token, 1 for A to 4 for D, 0 where the policy did not sample; empty if unknown."""
+    group: str = ""
+    """Name of the task's group."""
 
 
 def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
@@ -153,7 +159,12 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     played = [row for row in rows if row.extra[EPISODE]]  # of an episode's further dialogues the tokens alone count
     infos = [row.extra[EPISODE] for row in played]
     # The episode does not know whether verl's reward loop left it undecided.
-    undecided = [bool(row.extra.get("reward_extra_info", {}).get("undecided")) for row in played]
+    told = [row.extra.get("reward_extra_info", {}) for row in played]
+    undecided = [bool(one.get("undecided") or info["undecided"]) for one, info in zip(told, infos, strict=True)]
+    rewards: dict[str, list[float]] = {}
+    for row, one, masked in zip(played, told, undecided, strict=True):
+        if "score" in one and not (masked or row.extra[EPISODE]["failure"]):
+            rewards.setdefault(row.group, []).append(float(one["score"]))
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
     levels = Counter(level for row in rows for level in row.levels if level)
     tokens = sum(levels.values())
@@ -171,17 +182,21 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "tool_calls": _mean(calls),
         "tool_calls_per_turn": sum(calls) / max(1.0, sum(turns)),
         "with_tool_calls": _mean([count > 0 for count in calls]),
+        "tool_calls_unparsed": float(sum(info["tool_calls_unparsed"] for info in infos)),
+        "turns_cut": sum(info["turns_cut"] for info in infos) / max(1.0, sum(turns)),
         "truncated": _mean([info["truncated"] for info in infos]),
         "retried": _mean([info["attempts"] > 1 for info in infos]),
         "failures": _mean([info["failure"] for info in infos]),
-        "undecided": _mean([one or bool(info["undecided"]) for one, info in zip(undecided, infos, strict=True)]),
+        "undecided": _mean(undecided),
         **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
     }
+    if (equal := equal_groups(rewards.values())) is not None:
+        values["equal_groups"] = equal
     if tokens:
         values["tokens"] = float(tokens)
         values |= {f"level_{level.lower()}": levels[code] / tokens for code, level in enumerate(Level, start=1)}
     if steps:
-        values |= {"tokens_per_step": tokens / steps, "drafts_per_step": drafted / steps}
+        values |= {"tokens_per_forward_pass": tokens / steps, "drafted_per_forward_pass": drafted / steps}
     if drafted:
         values["acceptance"] = accepted / drafted
     for name in (f"calls_ahead_{name}" for name in CALL_COUNTS):

@@ -50,7 +50,7 @@ class StepCounters:
             return
         if self._before is not None and totals["verify_steps"] > self._before["verify_steps"]:  # else newly started
             row = {name: total - self._before.get(name, 0) for name, total in totals.items()}
-            row["tokens_per_step"] = row["tokens"] / row["verify_steps"]
+            row["tokens_per_forward_pass"] = row["tokens"] / row["verify_steps"]
             append_line(self._folder.engine, {"step": global_steps, **row, **scores})
         self._before = totals
         if self._every and global_steps % self._every == 0:

@@ -33,9 +33,11 @@ class StepReport:
         return self.metrics.get("timing_s/step", float("nan"))
 
     @property
-    def tokens_per_step(self) -> float:
-        """Tokens per verify step of a request; 1 without speculation."""
-        return self.engine.get("tokens_per_step", self.metrics.get(f"{PREFIX}tokens_per_step", float("nan")))
+    def tokens_per_forward_pass(self) -> float:
+        """Tokens per forward pass of a request; 1 without speculation."""
+        return self.engine.get(
+            "tokens_per_forward_pass", self.metrics.get(f"{PREFIX}tokens_per_forward_pass", float("nan"))
+        )
 
 
 class StepReader:

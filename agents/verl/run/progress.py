@@ -5,10 +5,11 @@ Not here: starting and stopping verl (``launch``), and how the records are writt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 
 from turntree.agents.progress import SILENCE
+from turntree.agents.verl.records.learning_warnings import LearningWarnings
 from turntree.agents.verl.records.lost_steps import LostSteps
 from turntree.agents.verl.records.phases import Phase, PhaseReader
 from turntree.agents.verl.records.recording import RunFolder
@@ -20,6 +21,7 @@ class Progress:
 
     Args:
         steps: Steps that it shall have in all; ``None`` if epochs are counted.
+        tools: Returns the names of the environment's tools.
         on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
             goes on after ``SILENCE`` without news.
     """
@@ -31,11 +33,12 @@ class Progress:
         steps: int | None,
         on_step: Callable[[StepReport], None],
         on_phase: Callable[[Phase], None],
+        tools: Callable[[], Collection[str]],
     ) -> None:
         self.step = step
         self._steps_in_all = "" if steps is None else f" of {steps}"
         self.lost = LostSteps(folder)
-        self._folder = folder
+        self._folder, self._tools = folder, tools
         self._on_step, self._on_phase = on_step, on_phase
         self._began = self._told = perf_counter()
         self._phase = ""
@@ -44,6 +47,7 @@ class Progress:
     def restart(self) -> None:
         """Begin anew, as verl is about to be started."""
         self._steps, self._phases = StepReader(self._folder), PhaseReader(self._folder, self._began)
+        self._learning = LearningWarnings(self._folder, self._tools)
         self._stepped = False
 
     def tell(self, words: str) -> None:
@@ -62,6 +66,7 @@ class Progress:
             self.step = report.step
             self.lost.see(report.step, report.metrics)
             self._on_step(report)
+            self._learning.see(report.step, report.metrics)
         if perf_counter() - self._told >= SILENCE:
             self._told = perf_counter()
             step = f"step {self.step + 1}{self._steps_in_all}"

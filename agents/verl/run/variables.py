@@ -39,6 +39,10 @@ _OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
 """Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""
 
 
+class ModelUnavailable(ConfigError):
+    """The model is no folder and cannot come from the Hugging Face hub."""
+
+
 def joins_cluster(config: DictConfig) -> bool:
     """Whether the run joins a Ray that runs already, as ``ray.init`` decides it."""
     address = OmegaConf.select(config, f"{INIT}.address") or os.environ.get("RAY_ADDRESS")
@@ -90,7 +94,7 @@ def hub_variables(model: str) -> dict[str, str]:
         model: Folder or Hugging Face id.
 
     Raises:
-        ConfigError: If the model is no folder and cannot come from the hub either.
+        ModelUnavailable: If the model is no folder and cannot come from the hub either.
         CheckpointError: If it is a folder with damaged weights.
     """
     if Path(model).is_dir():
@@ -109,7 +113,7 @@ def hub_variables(model: str) -> dict[str, str]:
             why = f"{alone}, and it is not in the cache"
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
-    raise ConfigError(
+    raise ModelUnavailable(
         f"the model {model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
         f"Face hub it is of no use here: {why}; give the folder of a model"
     )

@@ -12,7 +12,7 @@ from turntree.agents.commands.gpu_check import examine_gpus, examine_training, p
 from turntree.agents.commands.installation import Finding, Health, examine
 from turntree.agents.verl.config.compose import compose
 
-pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 PINS = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
 """A GPU machine with everything that verl 0.9.1 pins for vLLM."""
 TRAINING = ["engine=vllm", "size=7b", "env=gsm8k"]

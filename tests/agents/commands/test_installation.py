@@ -1,13 +1,19 @@
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from tables import table
 
 from turntree.agents.cli import main
 from turntree.agents.commands import installation as doctor
 from turntree.agents.commands.installation import Health, examine
+from turntree.envs import errors
 from turntree.envs.sandbox import Isolation, PythonSandbox
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def found() -> dict[str, doctor.Finding]:
@@ -26,8 +32,24 @@ def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: p
     real = doctor.version_of
     monkeypatch.setattr(doctor, "version_of", lambda name: None if name in ("numba", "ray") else real(name))
     pip = f"{sys.executable} -m pip install"
-    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", f'{pip} "turntree[tree]"')
-    assert found()["training"][1:] == (Health.MISSING, "no ray", f'{pip} "turntree[train]"')
+    assert found()["store of turns"][1:] == (Health.MISSING, "no numba", f'{pip} -e "{ROOT}[tree]"')
+    assert found()["training"][1:] == (Health.MISSING, "no ray", f'{pip} -e "{ROOT}[train]"')
+
+
+@pytest.mark.parametrize(("origin", "package"), table(__file__, "origins"))
+def test_an_extra_comes_from_where_turntree_was_installed(origin, package, monkeypatch):
+    monkeypatch.setattr(errors, "distribution", lambda name: Mock(read_text=lambda file: origin))
+    assert errors.install_command("vllm") == f"{sys.executable} -m pip install {package}"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_what_to_do_is_in_lines_to_copy_however_narrow_the_terminal_is(width, monkeypatch, capsys):
+    real = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name == "numba" else real(name))
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert f"store of turns: {errors.install_command('tree')}" in capsys.readouterr().out.splitlines()
 
 
 def test_gpus_are_named_with_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_both_ways_say_the_same_and_drafts_take_fewer_passes(recorded):
     for step in compared.steps:
         assert step.equal == step.episodes == len(SCRIPTS)
         assert step.speculative.tokens == step.plain.tokens > 0
-        assert (step.plain.tokens_per_step, step.plain.drafted) == (1.0, 0)
+        assert (step.plain.tokens_per_forward_pass, step.plain.drafted) == (1.0, 0)
     again = compared.steps[-1]
     assert again.speculative.accepted > 0, "the same seeds and weights have been played before"
     assert again.speculative.forward_passes < again.plain.forward_passes

@@ -36,7 +36,7 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         write_run(Path(seen["composition"].settings.run_dir), tokenizer=False)
         for step in (1, 2, 3):
             metrics = {"critic/score/mean": step / 4, "timing_s/step": 1.0}
-            on_step(StepReport(step=step, metrics=metrics, engine={"tokens_per_step": 2.0}))
+            on_step(StepReport(step=step, metrics=metrics, engine={"tokens_per_forward_pass": 2.0}))
         return seen.get("status", 0)
 
     def compare(composition, *, every, on_step):

@@ -19,7 +19,7 @@ def assert_both_play_the_same(engine: str, model: Path, out: Path, **engine_args
     found = json.loads(out.read_text())
     assert len(found["epochs"]) == 2
     assert found["all"]["equal_turns"] == found["all"]["turns"] > 0
-    assert found["all"]["without"]["tokens_per_step"] == 1.0
+    assert found["all"]["without"]["tokens_per_forward_pass"] == 1.0
     assert found["all"]["with"]["tokens"] == found["all"]["without"]["tokens"]
     assert found["all"]["with"]["drafter_ms_per_step"] > 0
     assert found["all"]["without"]["drafter_ms_per_step"] is None

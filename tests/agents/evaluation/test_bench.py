@@ -24,7 +24,7 @@ DRAFTED = Spent(tokens=100, verify_steps=40, seconds=2.0, drafter_seconds=0.05, 
 
 def test_figures_are_quotients_of_one_run() -> None:
     epoch = Epoch(PLAIN, DRAFTED, turns=10, equal=10)
-    assert (epoch.ratio, PLAIN.tokens_per_step, DRAFTED.tokens_per_step) == (2.0, 1.0, 2.5)
+    assert (epoch.ratio, PLAIN.tokens_per_forward_pass, DRAFTED.tokens_per_forward_pass) == (2.0, 1.0, 2.5)
     assert (PLAIN.drafter_ms, DRAFTED.drafter_ms) == (None, pytest.approx(2.0))
     slow = Epoch(PLAIN, replace(DRAFTED, seconds=6.0), turns=10, equal=9)
     every = whole([epoch, slow])
@@ -74,8 +74,8 @@ async def test_both_engines_are_open_and_take_turns_at_the_same_turns(tiny_model
     for epoch in epochs:
         assert epoch.turns == epoch.equal > 0
         assert epoch.plain.tokens == epoch.drafted.tokens > 0
-        assert epoch.plain.tokens_per_step == 1.0
-    assert epochs[1].drafted.tokens_per_step > 1.5  # greedy turns of the epoch before
+        assert epoch.plain.tokens_per_forward_pass == 1.0
+    assert epochs[1].drafted.tokens_per_forward_pass > 1.5  # greedy turns of the epoch before
     assert epochs[0].plain.drafter_ms is None
     assert epochs[0].drafted.drafter_ms > 0
 
@@ -102,6 +102,6 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tin
     for epoch in written["epochs"]:
         rates = [epoch[way]["tokens"] / epoch[way]["seconds"] for way in ("with", "without")]
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
-        assert epoch["without"]["tokens_per_step"] == 1.0
+        assert epoch["without"]["tokens_per_forward_pass"] == 1.0
     told = turntree(*shlex.split(written["command"])[1:], "--json").json
     assert (told["settings"], told["command"]) == (written["settings"], written["command"])

@@ -15,7 +15,7 @@ from turntree.agents.engines.protocol import Completion, DraftStats, FinishReaso
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.evaluation.evaluate import Evaluation, evaluate, solved, wilson_interval
-from turntree.agents.evaluation.table import EvalResult, cut_share, figures, rows
+from turntree.agents.evaluation.table import EvalResult, figures, rows
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.task import Task
@@ -91,7 +91,7 @@ async def test_a_failed_episode_is_neither_right_nor_wrong(renderer: Renderer) -
     assert Evaluation.of(unmarked).accuracy == pytest.approx(1 / 3)
     nothing = Evaluation.of([])
     assert math.isnan(nothing.accuracy)
-    assert math.isnan(nothing.tokens_per_step)
+    assert math.isnan(nothing.tokens_per_forward_pass)
     assert nothing.interval[1:3] == (0.0, 1.0)
 
 
@@ -106,7 +106,7 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     result = Evaluation.of([replace(episode, turns=turns)] * 2)
     assert (result.turns, result.tokens, result.cached_tokens) == (4, 2 * sum(sizes), 14)
     assert result.prompt_tokens == 2 * sum(len(turn.prompt_ids) for turn in turns)
-    assert result.tokens_per_step == sum(sizes) / 3
+    assert result.tokens_per_forward_pass == sum(sizes) / 3
     assert result.per_episode(result.turns) == 2
     assert result.cut_turns == 0
     first, second = episode.turns
@@ -114,8 +114,8 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
     assert figures(result)["cut turns"] == 1
     assert rows(result)["turns cut at a limit of tokens"] == "1 of 2"
-    assert cut_share(result) == 0.5
-    assert cut_share(result._replace(episodes=[])) == 0.0
+    assert "50% of the turns were cut at a limit of tokens" in figures(result)["warnings"][0]
+    assert figures(result._replace(episodes=[]))["warnings"] == []
 
 
 def test_correctness_decides_where_it_is_reported_and_the_reward_elsewhere() -> None:

@@ -56,7 +56,7 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
     told = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
     assert told[2]["pairs equal token for token"] == 6
     assert (told[2]["difference"]["value"], told[2]["changed"]) == (0.0, [])
-    first, second = told[2]["verify steps"]
+    first, second = told[2]["forward passes"]
     assert second < first / 2
     assert first == told[2]["tokens"][0], "the control: without a guess each token is a pass"
     hot = [*words, "--temperature", 1, "--against-temperature", 1.5, "--out", tmp_path / "b.jsonl"]

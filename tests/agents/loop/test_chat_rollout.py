@@ -136,7 +136,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
         assert status == 0, err
         assert "0.667 (2 of 3)" in shown
         assert "not known: the server gives text alone" in shown
-        assert "verify step" not in shown
+        assert "forward pass" not in shown
         assert "| not known |" in table.read_text()
         asked = len(there.asked)
         status, shown, err = turntree(*words, "--out", out, "--json")

@@ -16,6 +16,7 @@ from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.tool_format import ToolFormat, follow_template, opening, untold
 from turntree.envs import Env, Message, Reply, Role, Task, ToolCall, make, tool
 from turntree.envs.catalogue import CATALOGUE, Entry
+from turntree.envs.parsers import FORMATS, canonical
 
 KNOWING = (
     "{% if tools %}<|im_start|>system\nTOOLS {{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -139,7 +140,7 @@ def test_for_another_one_tools_and_calls_stand_in_the_text(renderer: Renderer):
     assert "tool_calls" not in tools.added([dict(SAID[1])], [TOOL])[0]
 
 
-@pytest.mark.parametrize("name", ["hermes", "qwen", "llama3_json", "compact", "tags", "harmony"])
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Renderer, name: str):
     tools = ToolFormat(renderer, name)
     parser: Any = tools.parser([TOOL])
@@ -147,6 +148,7 @@ def test_every_format_reads_what_it_writes_and_knows_how_it_begins(renderer: Ren
     (call,) = parser.parse(written).calls
     assert (call.name, call.arguments) == ("f", {"x": "1"})
     assert any(written.startswith(opening) for opening in tools.openings([TOOL]))
+    assert not {"<", "["} & {*tools.openings([TOOL])}  # with which much begins that is no call
 
 
 def test_a_clients_history_of_harmony_has_no_marks_but_the_formats() -> None:
@@ -219,6 +221,22 @@ async def test_an_environment_without_a_format_takes_the_templates(name: str) ->
     for one, calls in ((Shop(), 1), (Shop(tool_format="tags"), 0)):
         episode = await rollout(one, ScriptedEngine(said, renderer.tokenizer), renderer, index=0)
         assert sum(len(message.tool_calls) for message in episode.messages) == calls
+
+
+WRITTEN = {path.stem: path for path in (Path(__file__).parents[2] / "envs/templates").glob("*.jinja")}
+"""The part of a model family's chat template that writes calls."""
+
+
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_the_format_of_each_known_family_is_found_by_its_template(name: str) -> None:
+    gathered = (
+        "{%- set ns = namespace(calls=[]) -%}{%- for c in m.tool_calls -%}{%- set ns.calls = ns.calls + "
+        '[{"name": c.function.name, "arguments": c.function.arguments, "id": c.id}] -%}{%- endfor -%}'
+        f"{{%- set calls = ns.calls -%}}{WRITTEN[name].read_text().strip()}"
+    )
+    before, _, rest = KNOWING.partition("{% for c in")
+    template = f"{before}{{% if m.tool_calls %}}{gathered}{{% endif %}}{rest.partition('{% endfor %}')[2]}"
+    assert renderer_of(template).template.tool_format == canonical(name)
 
 
 def test_a_format_that_is_not_the_templates_is_warned_of_once_and_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.rewards import reward
 
-pytest.importorskip("verl", reason='training needs verl: pip install "turntree[train]"')
+pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 os.environ.setdefault("TURNTREE_VERL_CPU", "1")
 
 
@@ -23,7 +23,8 @@ def rollout_config(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def row() -> dict[str, Any]:
-    env = {"env_id": "turntree/Arithmetic-v0", "env_kwargs": '{"tool_format": "compact", "system_prompt": "", "describes_tools": true}'}
+    kwargs = '{"tool_format": "compact", "system_prompt": "", "describes_tools": true}'
+    env = {"env_id": "turntree/Arithmetic-v0", "env_kwargs": kwargs}
     place = {"index": 3, "global_steps": 5, "uid": "abc"}
     return {**place, **env, "extra_info": {"index": 3, "split": "train"}}
 

@@ -97,7 +97,7 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
     assert all(0 < turn.draft.verify_steps <= len(turn.token_ids) for turn in turns)
     assert sum(turn.draft.accepted for turn in turns) > 0
     tokens, steps = sum(len(turn.token_ids) for turn in turns), sum(turn.draft.verify_steps for turn in turns)
-    assert metrics(trained)[-1]["turntree/tokens_per_step"] == pytest.approx(tokens / steps)
+    assert metrics(trained)[-1]["turntree/tokens_per_forward_pass"] == pytest.approx(tokens / steps)
     assert tokens / steps > 1.05
 
 
@@ -111,8 +111,8 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     for row in metrics(trained)[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
         assert ahead or row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
-    counted = {row["step"]: row["tokens_per_step"] for row in read_lines(trained.folder.engine)}
-    logged = {step: row["turntree/tokens_per_step"] for step, row in enumerate(metrics(trained), start=1)}
+    counted = {row["step"]: row["tokens_per_forward_pass"] for row in read_lines(trained.folder.engine)}
+    logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(metrics(trained), start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})
 
 

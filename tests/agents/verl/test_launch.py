@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet
 import pytest
+from interpreter import python
 from machine_speed import eventually, patience
 from omegaconf import OmegaConf
 from tables import table
@@ -50,7 +52,7 @@ def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
 def test_every_step_is_reported_once_and_whole(run: Run) -> None:
     reports: list[StepReport] = []
     assert run(table(__file__, "writes_two_steps"), on_step=reports.append) == 0
-    told = [(report.step, report.reward, report.tokens_per_step) for report in reports]
+    told = [(report.step, report.reward, report.tokens_per_forward_pass) for report in reports]
     assert told == [(1, 0.5, 2.0), (2, 0.5, 3.0)]
 
 
@@ -75,6 +77,25 @@ def test_the_folder_holds_what_verl_is_started_with(prepared: Callable[..., Any]
     assert json.loads(validation[0]["env_kwargs"])["split"] == "test", "validation has settings of its own"
     assert config.actor_rollout_ref.rollout.custom.turntree.run_dir == str(folder.root)
     assert config.ray_kwargs.ray_init._temp_dir == str(tmp_path / "ray")
+
+
+FEW = ("turntree.train_tasks=null", "turntree.val_tasks=null", "turntree.env_kwargs.data=few.jsonl")
+
+
+def test_an_environment_with_few_tasks_is_trained_on_all_of_them(prepared, monkeypatch, tmp_path, caplog):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"{one}+1?", "answer": f"#### {one + 1}"} for one in range(5)]
+    Path("few.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with caplog.at_level("INFO"):
+        config = prepared(*FEW, config="turntree.env=turntree/GSM8K-v0")
+    assert pyarrow.parquet.read_table(config.data.train_files).num_rows == 5
+    assert "few tasks: turntree.train_tasks=5 turntree.val_tasks=5" in caplog.text
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"data\.train_batch_size=6 tasks, and there are 5 .*train_batch_size=5"):
+        prepared(*FEW, "data.train_batch_size=6", config="turntree.env=turntree/GSM8K-v0")
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"has 5 tasks .* 6 were asked for"):  # who names a number means it
+        prepared(*FEW, "turntree.train_tasks=6", config="turntree.env=turntree/GSM8K-v0")
 
 
 PROGRAM = ("env=program", "turntree.env_kwargs.command=agent", "turntree.val_env_kwargs={}")
@@ -206,6 +227,19 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(run, caplog, shares
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
     assert ("the training was stopped" in caplog.text) is bool(said)
+
+
+def test_a_run_that_cannot_learn_is_warned_after_its_first_and_third_step(run: Run, caplog: Any) -> None:
+    assert run(table(__file__, "writes_three_steps")) == 0
+    told = [record.getMessage().partition(":")[0] for record in caplog.records]
+    signs = ("no episode called a tool, but the environment has calculator", "the rewards are equal in every group")
+    expected = [f"after step {step} {sign}" for step in (1, 3) for sign in signs]
+    assert [line.partition(", so")[0] for line in told] == expected
+
+
+def test_the_command_shows_these_warnings_and_no_others() -> None:
+    code = table(__file__, "warns")
+    assert python("-c", code, check=True).stderr == "turntree: nothing is learned\n"
 
 
 def test_a_ray_that_was_slow_to_start_gets_a_second_chance(run: Run) -> None:

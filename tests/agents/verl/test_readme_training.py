@@ -7,6 +7,7 @@ from interpreter import python
 from real_training import read_lines
 from tables import table
 
+from turntree.agents.episodes.learning_checks import figures_of
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.records.recording import RunFolder
 
@@ -55,6 +56,16 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
         assert max(len(episode.turns) for episode in episodes) > 1
         mean = sum(episode.reward for episode in episodes) / len(episodes)
         assert metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
+        groups = {one.task.id: [other for other in episodes if other.task == one.task] for one in episodes}
+        found = figures_of(list(groups.values()))
+        assert metrics["turntree/turns_cut"] == pytest.approx(found.cut)
+        assert metrics["turntree/equal_groups"] == found.equal_groups
+        assert metrics["turntree/tool_calls_unparsed"] == 0
+        if step == 1:  # it has no tools, and the untrained model seldom ends a turn
+            assert found.cut > 0.5
+            assert f"after step 1 {found.cut:.0%} of the turns were cut" in done.stderr
+            assert ("the rewards are equal" in done.stderr) == (found.equal_groups == 1.0)
+            assert "no episode called a tool" not in done.stderr
         (version,) = {turn.completion.weights_version for episode in episodes for turn in episode.turns}
         versions.append(version)
     first, second = versions

@@ -12,7 +12,7 @@ def test_a_run_is_its_episodes_in_order_and_whole_lines_of_figures_with_their_cu
     assert [record.labels["step"] for record in source.records()] == [1] * 10 + [2] * 10 + [3] * 10 + [4] * 10
     assert [row.step for row in source.metrics] == [1, 2, 3, 4]  # the fifth line is still being written
     drawn = {curve.title: curve.svg for curve in curves(source)}
-    assert set(drawn) == {"mean reward", "seconds of a step", "tokens per verify step"}
+    assert set(drawn) == {"mean reward", "seconds of a step", "tokens per forward pass"}
     assert "each step, training step 4: 1<" in drawn["mean reward"]
     first = state_turns(source.records(), task=None, turn=0)
     assert (first.task, len(first.turns), first.all_turns) == ("adder/4", 40, 40)

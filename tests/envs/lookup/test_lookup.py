@@ -140,5 +140,5 @@ def test_rows_that_do_not_fit_are_named_and_so_is_the_extra_without_its_library(
     with pytest.raises(DataError, match="got 2 with 1 ids"):
         Corpus([Document(id="a", title="", text="a")] * 2)
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(MissingExtra, match=r"turntree\[search\]"):
+    with pytest.raises(MissingExtra, match=r"pip install .*\[search\]"):
         Corpus([Document(id="a", title="", text="a")])

@@ -103,7 +103,8 @@ def test_edits_and_lines(env: Env) -> None:
     assert use(env, "read", path="cache.py", first=6, last=7) == "6 class Cache:\n7     # here"
     assert use(env, "read", path="cache.py", first=-3, last=1).startswith("1 ")
     assert "has the lines 1 to " in use(env, "read", path="cache.py", first=500)
-    assert "no UTF-8" in env.step(call(env, "edit", path="cache.py", old="# here", new="?").replace("?", "\\ud800"))[0]
+    edit = call(env, "edit", path="cache.py", old="# here", new="?").replace("?", "\\ud800")
+    assert "half of a surrogate" in env.step(edit)[0]
     files(env)["long.txt"] = "x\n" * 500
     assert use(env, "read", path="long.txt").endswith("\n200 x\n[... lines 201 to 500 ...]")
     assert use(env, "edit", path="long.txt", old="x\n" * 500, new="x" * 200_001).endswith("as they were before")

@@ -162,8 +162,15 @@ SCHEMA = function_schema(book)
 @pytest.mark.parametrize(
     "arguments", [*table(__file__, "fitting_arguments"), {"note": None, "extra": {"any": [1, None]}}]
 )
-def test_arguments_that_fit_pass(arguments: dict[str, Any]) -> None:
-    check_arguments(SCHEMA, {"title": "Emma", **arguments})
+def test_arguments_that_fit_pass_unchanged(arguments: dict[str, Any]) -> None:
+    given = {"title": "Emma", **arguments}
+    assert repr(check_arguments(SCHEMA, given)) == repr(given)
+
+
+def test_a_float_with_an_integral_value_is_an_integer_where_the_schema_wants_one() -> None:
+    given = {"title": "Emma", "year": 230.0, "price": 2.0, "stock": {"x": 1.0}, "code": 7.0, "parts": [1.0]}
+    fitted = check_arguments(SCHEMA, {**given, "place": [3.0, "c"]})
+    assert repr({**given, "year": 230, "stock": {"x": 1}, "code": 7, "parts": [1], "place": [3, "c"]}) == repr(fitted)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +179,9 @@ def test_arguments_that_fit_pass(arguments: dict[str, Any]) -> None:
         *table(__file__, "mistaken_arguments"),
         ({"title": None}, "must be of type string, got null"),
         ({"title": ["x" * 10_000]}, "must be of type string, got"),
+        ({"title": "half \ud83d"}, "argument 'title' of book: half of a surrogate, '\\ud83d'"),
+        ({"title": "", "extra": {"a": ["\udc00"]}}, "argument 'extra' of book: half of a surrogate"),
+        ({"title": "", "stock": {"\udc00": 1}}, "argument 'stock' of book: half of a surrogate"),
     ],
 )
 def test_each_mistake_is_told_to_the_model(arguments: dict[str, Any], complaint: str) -> None:

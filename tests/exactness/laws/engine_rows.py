@@ -73,7 +73,7 @@ def shared_noise():
 
 
 def differing(seed: int, broken: bool = False) -> tuple[int, float]:
-    """Turns under moved weights that differ from plain decoding, and tokens a pass of the drafted ones."""
+    """Turns under moved weights that differ from plain decoding, and tokens per forward pass of the drafted ones."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(2, 20))).tolist() for _ in range(TURNS)]
     alone = LocalEngineConfig(max_batch=1, max_context=64, speculation=None)
@@ -126,7 +126,8 @@ def rows(draws: int = 6_000) -> Iterator[Row]:
         control="noise keyed by the place in the draft",
         control_value=faulty,
         holds=wrong == 0 and faulty > TURNS // 2,
-        note=f"of {MODELS * TURNS} turns (control: {TURNS}); {np.mean([s for _, s in found]):.1f} tokens a pass",
+        note=f"of {MODELS * TURNS} turns (control: {TURNS}); "
+        f"{np.mean([s for _, s in found]):.1f} tokens per forward pass",
     )
     value, control = chi_square(draws), chi_square(2000, broken=True)
     power = rule_draws.power(draws, 25, 0.05, LEVEL)

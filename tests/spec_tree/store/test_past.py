@@ -31,7 +31,7 @@ def saved(path: Path, turns: dict[int, list[int]], **settings: str) -> Path:
 
 
 def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
-    """Tokens per verify step of a policy that mostly says its way, ``siblings`` turns of each state at once."""
+    """Tokens per forward pass of a policy that mostly says its way, ``siblings`` turns of each state at once."""
     slip, steps, tokens = random.Random(1), 0, 0
     for _ in range(rounds):
         for number, state in enumerate(STATES):

@@ -27,7 +27,7 @@ def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
     return turns
 
 
-def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]], **options: Any) -> float:
+def tokens_per_forward_pass(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]], **options: Any) -> float:
     """Tokens that a step emits: what of the draft is right and one more."""
     limits = {"max_nodes": 16, **options}
     steps = emitted = 0
@@ -45,20 +45,20 @@ def tokens_per_step(forest: Any, turns: Iterable[tuple[DialogueState, list[int]]
 
 
 def test_generated_turns_are_drafted_well_and_much_worse_without_re_joining() -> None:
-    rejoining = tokens_per_step(SpecForest(), generated())
-    prefix_only = tokens_per_step(PlainForest(levels=PREFIX_ONLY), generated())
-    assert rejoining > max(2.5, tokens_per_step(PlainForest(), generated()))
+    rejoining = tokens_per_forward_pass(SpecForest(), generated())
+    prefix_only = tokens_per_forward_pass(PlainForest(levels=PREFIX_ONLY), generated())
+    assert rejoining > max(2.5, tokens_per_forward_pass(PlainForest(), generated()))
     assert prefix_only < 0.6 * rejoining
 
 
 def test_a_tree_is_worth_more_than_a_chain_of_as_many_tokens() -> None:
-    tree = tokens_per_step(SpecForest(), generated(), max_nodes=8)
-    chain = tokens_per_step(SpecForest(), generated(), max_nodes=8, chain=True)
+    tree = tokens_per_forward_pass(SpecForest(), generated(), max_nodes=8)
+    chain = tokens_per_forward_pass(SpecForest(), generated(), max_nodes=8, chain=True)
     assert tree > chain > 1.5
 
 
 def test_a_full_log_drafts_almost_as_well_as_long_as_its_states_are_at_hand() -> None:
     """States come one after another, and what was said at those before is in the way."""
     turns = sorted(generated(), key=lambda turn: turn[0].exact)
-    ample = tokens_per_step(SpecForest(), turns)
-    assert tokens_per_step(SpecForest(ForestConfig(max_tokens=2048)), turns) > 0.9 * ample
+    ample = tokens_per_forward_pass(SpecForest(), turns)
+    assert tokens_per_forward_pass(SpecForest(ForestConfig(max_tokens=2048)), turns) > 0.9 * ample

@@ -225,5 +225,5 @@ def test_a_port_that_is_taken_is_named():
     settings = GatewaySettings(model="m", max_context=8, port=0)
     with listen(settings) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"cannot listen at 127.0.0.1:{port}"):
+        with pytest.raises(UsageError, match=f"^port {port} of 127.0.0.1 is in use; name another --port[^()]*$"):
             listen(GatewaySettings(model="m", max_context=8, port=port))

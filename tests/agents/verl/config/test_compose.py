@@ -40,6 +40,13 @@ def test_an_override_that_cannot_be_says_what_to_do(override: str, message: str,
         composed(override)
 
 
+def test_a_module_that_lacks_a_module_itself_is_on_the_path(composed, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lacking.py").write_text("import no_such_module")
+    with pytest.raises(ConfigError, match=r"lacking:Env: No module named 'no_such_module'$"):
+        composed("turntree.env=lacking:Env")
+
+
 @pytest.mark.parametrize(("key", "value"), table(__file__, "hidden_fields"))
 def test_a_field_that_verls_yaml_hides_is_known(key: str, value: str, composed: Compose) -> None:
     scores = ("turntree.score_in_verl=true", "reward.num_workers=1")

@@ -54,3 +54,9 @@ def test_tasks_that_are_never_played_are_said(caplog: pytest.LogCaptureFixture) 
         check(*GPUS, "data.shuffle=true")
         check(*GPUS, "algorithm=dapo")
         assert "never played" not in caplog.text
+
+
+def test_without_a_number_of_tasks_the_environment_is_asked_later() -> None:
+    check(*CPU, "turntree.train_tasks=null", "data.train_batch_size=4096")
+    with pytest.raises(ConfigError, match="there are 1024"):
+        check(*CPU, "turntree.train_tasks=1024", "data.train_batch_size=4096")

@@ -13,7 +13,7 @@ from poor_machine import SYSTEM_PYTHON, run_poorly
 from tables import table
 
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.episodes.dataset import main, make_env, rows
+from turntree.agents.verl.episodes.dataset import MOST_TASKS, main, make_env, rows
 from turntree.envs import UnknownEnvironment
 from turntree.envs.math.arithmetic import Arithmetic
 
@@ -35,6 +35,11 @@ def test_more_tasks_than_there_are_is_an_error(tmp_path: Path) -> None:
     file.write_text('{"question": "1+1?", "answer": "#### 2"}\n{"question": "1+2?", "answer": "#### 3"}\n')
     with pytest.raises(ConfigError, match=r"has 2 tasks .* 3 were asked for: turntree\.val_tasks=2"):
         list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=3, split="val"))
+    assert len(list(rows("turntree/GSM8K-v0", {"data": str(file)}, count=None, split="val"))) == 2
+
+
+def test_without_a_number_an_environment_without_end_has_a_bounded_number_of_rows() -> None:
+    assert len(list(rows("turntree/Arithmetic-v0", COMPACT, count=None, split="val"))) == MOST_TASKS["val"]
 
 
 def test_data_that_are_not_to_be_had_name_the_key_for_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

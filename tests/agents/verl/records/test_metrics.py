@@ -24,9 +24,11 @@ DOCS = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
 
 def row(levels: tuple[int, ...] = (1, 0, 3), **extra: Any) -> PlayedRow:
     info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "undecided": 0.0}
+    info |= {"tool_calls_unparsed": 1, "turns_cut": 1}
     counts = {"spec_num_draft_tokens": 4, "spec_num_accepted_tokens": 1, "spec_num_verify_steps": 1}
     info |= extra.pop("info", {})
-    return PlayedRow(extra={EPISODE: info, **counts, **extra}, levels=levels)
+    group = extra.pop("group", "")
+    return PlayedRow(extra={EPISODE: info, **counts, **extra}, levels=levels, group=group)
 
 
 def counters() -> dict[str, float]:
@@ -61,7 +63,7 @@ def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> N
     plain = row((1, 1), spec_num_draft_tokens=0, spec_num_accepted_tokens=0, spec_num_verify_steps=2)
     logged = episode_metrics([plain])
     assert "turntree/acceptance" not in logged
-    assert logged["turntree/tokens_per_step"] == 1.0
+    assert logged["turntree/tokens_per_forward_pass"] == 1.0
     assert not any("lost_" in name for name in logged)
     assert episode_metrics([]) == {}
     assert engine_metrics([]) == {}
@@ -81,6 +83,21 @@ def test_the_figures_of_episodes_are_rates() -> None:
     judged = [row(reward_extra_info={"score": 0.5, "undecided": verdict}) for verdict in (0.0, 1.0)]
     logged = episode_metrics([*judged, row(reward_extra_info={}), row(info={"undecided": 1.0})])
     assert (logged["turntree/undecided"], logged["turntree/turns"]) == (0.5, 3.0)
+    assert (logged["turntree/tool_calls_unparsed"], logged["turntree/turns_cut"]) == (4, pytest.approx(1 / 3))
+
+
+def test_groups_whose_rewards_are_equal_are_counted_without_their_masked_episodes() -> None:
+    def scored(group: str, score: float, **info: Any) -> PlayedRow:
+        return row(group=group, reward_extra_info={"score": score, "undecided": info.pop("undecided", 0.0)}, info=info)
+
+    equal, mixed = [scored("a", 1.0), scored("a", 1.0)], [scored("b", 0.0), scored("b", 1.0)]
+    assert episode_metrics([*equal, *mixed])["turntree/equal_groups"] == 0.5
+    assert episode_metrics([*equal, scored("a", 0.0, failure=1.0)])["turntree/equal_groups"] == 1.0
+    assert episode_metrics([*equal, scored("a", 0.0, undecided=1.0)])["turntree/equal_groups"] == 1.0
+    assert episode_metrics([*equal, scored("a", 0.0)])["turntree/equal_groups"] == 0.0
+    alone = [scored(name, 0.0) for name in "abc"]
+    assert episode_metrics(alone)["turntree/equal_groups"] == 1.0
+    assert "turntree/equal_groups" not in episode_metrics([row(), row()])
 
 
 def test_replicas_are_summed_and_their_scores_put_together() -> None:

@@ -82,11 +82,15 @@ def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tm
     for step, sampled in ((3, 0), (3, 0), (4, 8)):  # it is given the weights by hand, then by the trainer
         books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)
-    assert (row["step"], row["tokens_per_step"]) == (4, 2.0)
-    assert StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={}).tokens_per_step == 1.5
-    both = StepReport(step=1, metrics={"turntree/tokens_per_step": 1.5}, engine={"tokens_per_step": 2.0})
-    assert both.tokens_per_step == 2.0
-    assert str(StepReport(step=1, metrics={}, engine={}).tokens_per_step) == "nan"
+    assert (row["step"], row["tokens_per_forward_pass"]) == (4, 2.0)
+    assert (
+        StepReport(step=1, metrics={"turntree/tokens_per_forward_pass": 1.5}, engine={}).tokens_per_forward_pass == 1.5
+    )
+    both = StepReport(
+        step=1, metrics={"turntree/tokens_per_forward_pass": 1.5}, engine={"tokens_per_forward_pass": 2.0}
+    )
+    assert both.tokens_per_forward_pass == 2.0
+    assert str(StepReport(step=1, metrics={}, engine={}).tokens_per_forward_pass) == "nan"
 
 
 def trainer(mode: str, path: str | None = None) -> dict[str, Any]:

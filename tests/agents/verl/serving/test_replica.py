@@ -95,7 +95,7 @@ async def test_a_step_is_booked_when_its_weights_are_replaced(server, weights, t
             await ask(server, 1, 2, 3)
     rows = read_lines(tmp_path / "engine.jsonl")
     assert [(row["step"], row["requests"], row["tokens"]) for row in rows] == [(1, 1, 4), (2, 2, 8)]
-    assert rows[0]["tokens_per_step"] == rows[0]["tokens"] / rows[0]["verify_steps"]
+    assert rows[0]["tokens_per_forward_pass"] == rows[0]["tokens"] / rows[0]["verify_steps"]
     saved = sorted(path.name for path in (tmp_path / "weights").iterdir())
     assert saved == ["step_000001.safetensors", "step_000003.safetensors"]
     name = next(iter(weights))

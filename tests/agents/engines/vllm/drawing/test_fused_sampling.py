@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
+torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install -e ".[local]"')
 
 import fused_draws  # noqa: E402
 from launches import Launches, fused_kernels  # noqa: E402

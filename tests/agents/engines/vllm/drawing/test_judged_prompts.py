@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
+torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install -e ".[local]"')
 
 from turntree.agents.engines.request_wire import request_entries  # noqa: E402
 from turntree.agents.engines.vllm.drawing import judged_prompts  # noqa: E402

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
+torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install -e ".[local]"')
 
 from launches import Launches, one_launch  # noqa: E402
 from pretended_device import DEVICE, pretended_device  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install "turntree[local]"')
+torch = pytest.importorskip("torch", reason='the engines draw with PyTorch: pip install -e ".[local]"')
 
 from sampling_runner import SamplingRunner, request  # noqa: E402
 

@@ -1,0 +1,168 @@
+"""The known formats of tool calls, by name, and which of them a text looks like."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import cast
+
+from turntree.envs.errors import UnknownParser
+from turntree.envs.message import ToolCall
+from turntree.envs.parsers import json_marks, parameter_tags
+from turntree.envs.parsers.compact import CompactParser
+from turntree.envs.parsers.harmony import HarmonyParser
+from turntree.envs.parsers.hermes import HermesParser
+from turntree.envs.parsers.json_marks import JsonMarksParser
+from turntree.envs.parsers.llama3 import Llama3JsonParser
+from turntree.envs.parsers.parameter_tags import ParameterTagsParser
+from turntree.envs.parsers.pythonic import PythonicParser
+from turntree.envs.parsers.tags import TagsParser
+from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
+from turntree.envs.tools.tool import Tool
+from turntree.rewards.reading.thoughts import without_thoughts
+
+_PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
+    "hermes": HermesParser,
+    "qwen3_coder": partial(ParameterTagsParser, parameter_tags.QWEN3_CODER),
+    "llama3_json": Llama3JsonParser,
+    "pythonic": PythonicParser,
+    "mistral": partial(JsonMarksParser, json_marks.MISTRAL),
+    "mistral_v11": partial(JsonMarksParser, json_marks.MISTRAL_V11),
+    "deepseek_v3": partial(JsonMarksParser, json_marks.DEEPSEEK_V3),
+    "deepseek_v31": partial(JsonMarksParser, json_marks.DEEPSEEK_V31),
+    "glm45": partial(ParameterTagsParser, parameter_tags.GLM45),
+    "kimi_k2": partial(JsonMarksParser, json_marks.KIMI_K2),
+    "minimax_m2": partial(ParameterTagsParser, parameter_tags.MINIMAX_M2),
+    "granite": partial(JsonMarksParser, json_marks.GRANITE),
+    "harmony": HarmonyParser,
+    "tags": TagsParser,
+    "compact": CompactParser,
+}
+FORMATS = tuple(_PARSERS)
+"""The names of all formats."""
+ALIASES = {
+    **dict.fromkeys(("qwen", "qwen25", "granite4"), "hermes"),
+    **dict.fromkeys(("qwen3_xml", "mimo", "step3p5"), "qwen3_coder"),
+    **dict.fromkeys(("llama3", "llama4_json"), "llama3_json"),
+    **dict.fromkeys(("llama4_pythonic",), "pythonic"),
+    **dict.fromkeys(("deepseekv3",), "deepseek_v3"),
+    **dict.fromkeys(("deepseekv31",), "deepseek_v31"),
+    **dict.fromkeys(("glm", "glm47"), "glm45"),
+    **dict.fromkeys(("minimax-m2",), "minimax_m2"),
+    **dict.fromkeys(("openai", "gpt-oss"), "harmony"),
+}
+"""Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same."""
+_OTHERS = """
+apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots ernie45
+functiongemma gemma4 gigachat3 granite-20b-fc hunyuan hunyuan_a13b hy_v3 inkling internlm interns1 jamba kimi_k3 lfm2
+longcat minicpm5 minimax minimax_m3 minimax-m3 muse olmo3 phi4_mini_json poolside_v1 seed_oss solar_open2 spark25 step3
+trinity xlam
+"""
+"""Parsers of vLLM and SGLang for formats that we do not have."""
+_LONGEST_EXAMPLE = 400
+
+# How each format begins a call of the tool {name}, in a turn whose parser reads none: a call that is cut off or
+# malformed, within other words, or without the marks that are special tokens.
+_BEGINNINGS = {
+    "hermes": r"""<tool_call>\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
+    "qwen3_coder": r"""<function\s*=\s*["']?\s*{name}\b""",
+    "minimax_m2": r"""<invoke\s+name\s*=\s*["']?\s*{name}\b""",
+    "granite": r"""<\|?tool_call\|?>\s*\[\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
+    "glm45": r"<tool_call>\s*{name}\b",
+    "kimi_k2": r"functions\.{name}:\d",
+    "harmony": r"to=functions\.{name}\b",
+    "deepseek_v3": r"function\s*(?:<\uff5ctool▁sep\uff5c>)?\s*{name}\s*```json",
+    "deepseek_v31": r"<\uff5ctool▁call▁begin\uff5c>\s*{name}\b",
+    "mistral": r"""(?:\[TOOL_CALLS\]\s*|\A\s*)\[\s*\{{\s*["']name["']\s*:\s*["']{name}["']""",
+    "mistral_v11": r"""\[TOOL_CALLS\]\s*{name}\b|\A\s*{name}\s*\{{\s*["']""",
+    "pythonic": r"\A\s*\[\s*{name}\(|\[{name}\((?:\w+=|\))",
+    "llama3_json": r"""\{{\s*["']name["']\s*:\s*["']{name}["']\s*,\s*["'](?:arguments|parameters|args|input)["']\s*:""",
+    "tags": r"\A\s*<{name}>",
+}
+
+
+def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
+    """The parser of a tool-call format.
+
+    Args:
+        name: One of ``FORMATS``, or a name of vLLM or SGLang for a parser of one of them.
+
+    Raises:
+        UnknownParser: If there is no such format; the message names the nearest.
+    """
+    if (known := canonical(name)) in _PARSERS:
+        return _PARSERS[known](tools)
+    nearest = difflib.get_close_matches(str(name), [*FORMATS, *ALIASES], n=1, cutoff=0.4)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else "choose one of them"
+    if name in _OTHERS.split():
+        hint = "vLLM or SGLang has a parser of that name, turntree has not"
+    raise UnknownParser(f"tool_format must be one of {', '.join(FORMATS)}, got {name!r}; {hint}")
+
+
+def canonical(name: str) -> str:
+    """Our name of a format that may be given by vLLM's or SGLang's; an unknown one stays."""
+    return ALIASES.get(name, name)
+
+
+def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
+    """The known format in which a text calls, or begins to call, one of some tools.
+
+    Returns:
+        The first of ``FORMATS`` whose parser reads such a call; else that which writes the beginning of one as it
+        stands in the text, outside of thoughts; else ``None``.
+
+    Example:
+        >>> likely_format('[search(query="cats")]', ["search"])
+        'pythonic'
+    """
+    names = [name for name in tool_names if name in text]
+    if not names:
+        return None
+    stubs = cast(Sequence[Tool], [OfferedTool(name, {"VALUE": {"type": "string"}}, {}) for name in names])
+    for name, make in _PARSERS.items():
+        if any(call.name in names for call in make(stubs).parse(text).calls):
+            return name
+    spoken = without_thoughts(text)[0]
+    pattern = f"(?:{'|'.join(map(re.escape, names))})"
+    for name, beginning in _BEGINNINGS.items():
+        if re.search(beginning.format(name=pattern), spoken):
+            return name
+    return None
+
+
+def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -> ParsedTurn:
+    """Read one turn of the policy; what looks like a call and is none is an error that names the expected format.
+
+    Args:
+        parser: Reads the turn.
+        name: Its format.
+        tools: What may be called.
+    """
+    turn = parser.parse(text)
+    if turn.calls or not tools:
+        return turn
+    likely = likely_format(turn.content, [tool.name for tool in tools])
+    expected = canonical(name)
+    if likely is None or (likely == expected and turn.error):
+        return turn
+    if likely == expected:
+        reason = f"this looks like a tool call in the {expected} format, but is none: other text stands around it"
+    else:
+        reason = f"this looks like a tool call in the {likely} format, but calls are written in the {expected} format"
+    if turn.error:
+        return ParsedTurn(content=turn.content, error=f"{turn.error}. ({reason[0].upper()}{reason[1:]}.)")
+    example = _example(parser, get_parser(likely, tools).parse(turn.content).calls, tools)
+    return ParsedTurn(content=turn.content, error=f"{reason}. Write it as {example}" if example else reason)
+
+
+def _example(parser: ToolParser, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> str:
+    """The call as it should have been written, or one of a tool that the format can call; empty if there is none."""
+    made = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
+    for one in [*calls[:1], *made]:
+        with contextlib.suppress(ValueError):
+            if len(written := parser.format_call(one)) <= _LONGEST_EXAMPLE:
+                return written
+    return ""

@@ -1,0 +1,89 @@
+"""Episodes of an environment with two tools, from which a policy cannot learn for one reason each."""
+
+from typing import NamedTuple
+
+from turntree.agents.engines.scripted import ScriptedEngine
+from turntree.agents.episodes.episode import Episode
+from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.rollout import rollout
+from turntree.envs import Env, Limits, Message, Reply, Task, tool
+
+CALL, WRONG, LONG = (
+    '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>',
+    "<tool_call>add",
+    "go on " * 40,
+)
+OTHER = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></function>"
+"""A turn that calls a tool, one whose call cannot be parsed, one that is cut, and a call in another format."""
+
+
+class Sums(Env):
+    """Pays for ``good`` and ends; goes on after a long turn."""
+
+    quick = True
+    num_tasks = 2
+    default_limits = Limits(max_turns=4, max_turn_tokens=100)
+
+    @tool
+    def add(self, a: int, b: int) -> int:
+        """Add two numbers.
+
+        Args:
+            a: First
+            b: Second
+        """
+        return a + b
+
+    @tool
+    def multiply(self, a: int, b: int) -> int:
+        """Multiply two numbers.
+
+        Args:
+            a: First
+            b: Second
+        """
+        return a * b
+
+    def task(self, index: int) -> Task:
+        return Task(id=f"sums/{index}", prompt=f"What is {index} + {index}?")
+
+    def reply(self, message: Message) -> Reply:
+        if "go on" in message.content:
+            return Reply(messages=[Message(role="user", content="Go on.")])
+        return Reply(reward=float(message.content == "good"), done=True)
+
+
+class Cause(NamedTuple):
+    said: str
+    """What the only warning says; empty for none."""
+    groups: list[list[list[str]]]
+    """Turns of the episodes of each task."""
+
+
+FINE = [[[CALL, "good"], [CALL, "bad"]], [[CALL, "bad"], [CALL, "bad"]]]
+CAUSES = {
+    "fine": Cause("", FINE),
+    "no call": Cause("no episode called a tool, but the environment has add, multiply", [[["good"], ["bad"]]]),
+    "equal": Cause("the rewards are equal in every group", [[[CALL, "bad"]] * 2, [[CALL, "bad"]] * 2]),
+    "unparsed": Cause(
+        "2 of 3 tool calls could not be parsed, such as '<tool_call>add'", [[[WRONG, "good"], [WRONG, CALL, "bad"]]]
+    ),
+    "another format": Cause(
+        "2 of 2 tool calls could not be parsed, such as '<function=add><parameter=a>1</parameter><parameter=b>2"
+        "</parameter></function>': it looks like the format qwen3_coder; try ",
+        [[[OTHER, "good"], [OTHER, "bad"]]],
+    ),
+    "half unparsed": Cause("", [[[WRONG, CALL, "good"], [CALL, WRONG, "bad"]]]),
+    "cut": Cause(
+        "75% of the turns were cut at a limit of tokens", [[[CALL, LONG, LONG, LONG], [LONG, LONG, LONG, "good"]]]
+    ),
+    "half cut": Cause("", [[[CALL, LONG, "good"], [LONG, "bad"]]]),
+}
+
+
+async def played(renderer: Renderer, turns: list[str]) -> Episode:
+    return await rollout(Sums(), ScriptedEngine(turns, renderer.tokenizer), renderer, index=0)
+
+
+async def played_groups(renderer: Renderer, groups: list[list[list[str]]]) -> list[list[Episode]]:
+    return [[await played(renderer, turns) for turns in group] for group in groups]
