@@ -190,6 +190,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_run(folder / "runs/demo")
     for name in ("doubling", "agent", "grpo_arithmetic_cpu"):
         shutil.copytree(run, folder / "runs" / name)
+    shutil.copytree(folder / "DIR", folder / "models/shop")  # which turntree sft writes
     (folder / "runs/last_week").mkdir()
     forest = SpecForest()
     forest.insert(DialogueState.from_tokens([1, 2], task="sum/1", env="pages"), [3, 4])
