@@ -28,6 +28,7 @@ from tiny_llama import save_chat_llama
 
 from turntree.agents.cli import main
 from turntree.agents.verl import launch
+from turntree.agents.verl.records.metrics import METRICS
 from turntree.spec_tree import DialogueState, SpecForest
 
 NOT_RUN: dict[str, str] = table(__file__, "not_run_on_pages")
@@ -189,6 +190,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = write_run(folder / "runs/demo")
     for name in ("doubling", "agent", "grpo_arithmetic_cpu"):
         shutil.copytree(run, folder / "runs" / name)
+    shutil.copytree(folder / "DIR", folder / "models/shop")  # which turntree sft writes
     (folder / "runs/last_week").mkdir()
     forest = SpecForest()
     forest.insert(DialogueState.from_tokens([1, 2], task="sum/1", env="pages"), [3, 4])
@@ -265,3 +267,21 @@ def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.
     failed = {line: said for line in lines if (said := said_of(quick[line], capsys))}
     assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
     assert said_of("turntree view runs/none", capsys)
+
+
+def test_the_dry_run_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("verl", reason="a training is composed with verl")
+    (shown,) = (block.text for block in blocks(ROOT / "docs/howto/first_training.md") if block.language == "text")
+    words = "train engine=vllm size=7b env=math turntree.train_tasks=128 turntree.val_tasks=1 --dry-run"
+    with pytest.raises(SystemExit):
+        main(words.split())
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in shown.splitlines() if line not in printed] == []
+
+
+def test_the_metrics_of_the_first_training_are_logged() -> None:
+    page = (ROOT / "docs/howto/first_training.md").read_text(encoding="utf-8")
+    named = {*re.findall(r"`(turntree/[a-z_]+)`", page)}
+    assert len(named) > 8
+    assert named <= {*METRICS, "turntree/"}
+    assert "turntree/tokens_a_step" not in METRICS
