@@ -159,7 +159,7 @@ def told_of_tools(
     Args:
         example: The call to show; ``None`` makes one of the first tool that the format can call.
     """
-    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    schemas = "\n".join(json.dumps(_schema(tool), ensure_ascii=False) for tool in tools)
     note = f"You can call these tools:\n{schemas}"
     if written := _written_example(tools, parser, example):
         note += f"\nTo call one, write its name and arguments like this and wait for the answer:\n{written}"
@@ -167,6 +167,11 @@ def told_of_tools(
     if first["role"] != "system":
         return [{"role": "system", "content": note}, first, *rest]
     return [{**first, "content": f"{first['content']}\n\n{note}"}, *rest]
+
+
+def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without ``return``, which transformers adds and no policy needs."""
+    return {key: value for key, value in tool["function"].items() if key != "return"}
 
 
 def _written_example(tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None) -> str:

@@ -1,0 +1,119 @@
+"""A first environment of one's own, from a chat model to an agent: demonstrations, then GRPO, over seeds.
+
+The environment is ``examples/two_tools.py``, written from ``docs/howto/environment.md``. For each seed ``turntree sft``
+trains the model for a few steps on 100 demonstrations, ``turntree train`` goes on from there. *Success* is the share
+of a step's episodes with the right answer; *first* and *last* are means of five steps. *Parsed* is the share of the
+turns before the answer (two an episode) that hold a call which could be parsed, in the training's first step.
+
+A seed has two parts, its fine-tuning and its training; parts that the folder has are kept. A training of a seed that
+was killed begins anew.
+
+    turntree model smollm2 models/smollm2
+    python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 14] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common.provenance import provenance
+from common.script import arguments, keep, show, titled
+
+from turntree.agents.episodes.record import read_episodes
+from turntree.agents.verl.launch import train
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+ENV = "two_tools:Shop"
+DEMONSTRATIONS = 100
+WINDOW = 5
+CALLS = 2
+"""Calls that a right episode makes."""
+OVERRIDES = (
+    "size=small",
+    r"turntree.env=two_tools\:Shop",
+    "data.max_prompt_length=320",
+    "data.max_response_length=192",
+    "actor_rollout_ref.model.enable_gradient_checkpointing=false",
+)
+
+
+def learn(folder: Path, model: Path, seed: int, *, sft_steps: int, steps: int, rate: float) -> None:
+    """Make what is missing of a seed.
+
+    Raises:
+        CalledProcessError: If the fine-tuning failed.
+        RuntimeError: If the training failed.
+    """
+    if not (folder / "sft").exists():
+        words = ["sft", ENV, "--model", model, "--out", folder / "sft", "--tasks", DEMONSTRATIONS]
+        words += ["--steps", sft_steps, "--seed", seed]
+        subprocess.run([sys.executable, "-m", "turntree.agents.cli", *map(str, words)], cwd=EXAMPLES, check=True)
+    if (folder / "seconds.json").exists():
+        return
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    own = [
+        f"actor_rollout_ref.model.path={folder / 'sft'}",
+        f"actor_rollout_ref.rollout.seed={seed}",
+        f"actor_rollout_ref.actor.optim.lr={rate}",
+        f"trainer.total_training_steps={steps}",
+        f"turntree.run_dir={folder / 'run'}",
+    ]
+    began = time.perf_counter()
+    if status := train("turntree_trainer", [*OVERRIDES, *own]):
+        raise RuntimeError(f"seed {seed}: the training ended with status {status}; see {folder / 'run' / 'train.log'}")
+    (folder / "seconds.json").write_text(json.dumps(round(time.perf_counter() - began, 1)))
+
+
+def row(folder: Path, seed: int) -> dict[str, Any]:
+    """Return the figures of a seed."""
+    steps = [list(read_episodes(file)) for file in sorted((folder / "run" / "episodes").glob("step_*.jsonl"))]
+    success = [statistics.fmean(one.rewards.get("correct", 0.0) for one in step) for step in steps]
+    turns = [message for one in steps[0] for message in one.messages if message.role == "assistant"]
+    parsed = sum(bool(message.tool_calls) for message in turns) / (CALLS * len(steps[0]))
+    fine_tuning = json.loads((folder / "sft" / "sft.json").read_text())
+    return {
+        "seed": seed,
+        "parsed": round(parsed, 3),
+        "first": round(statistics.fmean(success[:WINDOW]), 3),
+        "last": round(statistics.fmean(success[-WINDOW:]), 3),
+        "steps": len(success),
+        "sft seconds": fine_tuning["seconds"],
+        "training seconds": json.loads((folder / "seconds.json").read_text()),
+        "success": [round(one, 3) for one in success],
+    }
+
+
+def main() -> None:
+    """Run what is missing and show what is there."""
+    parser = arguments(__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--sft-steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--rate", type=float, default=2e-5, help="learning rate of GRPO")
+    parser.add_argument("--runs", type=Path, default=Path("runs/first_environment"), help="folder of the runs")
+    args = parser.parse_args()
+    model, runs = args.model.resolve(), args.runs.resolve()
+    about = provenance(("turntree", "verl", "torch", "transformers"))
+    sys.path.insert(0, str(EXAMPLES))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
+    rows = []
+    for seed in args.seeds:
+        folder = runs / str(seed)
+        learn(folder, model, seed, sft_steps=args.sft_steps, steps=args.steps, rate=args.rate)
+        rows.append(row(folder, seed))
+        keep(args.json, {**about, "seeds": rows})
+    columns = ("seed", "parsed", "first", "last", "steps", "sft seconds", "training seconds")
+    show(titled(about), columns, ([one[name] for name in columns] for one in rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The benchmark of a first environment: a seed is fine-tuned, trained and counted; what is there is kept."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmark_modules import benchmark_module
+from recorded_run import write_run
+
+pytest.importorskip("verl")
+
+benchmark = benchmark_module("first_environment")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Replaces what takes minutes; collects its calls."""
+    calls: list[str] = []
+
+    def fine_tune(words: list[str], **_: Any) -> None:
+        calls.append("sft")
+        out = Path(words[words.index("--out") + 1])
+        out.mkdir(parents=True)
+        (out / "sft.json").write_text('{"seconds": 58.0}')
+
+    def train(config: str, overrides: list[str]) -> int:
+        calls.append("train")
+        run = next(one for one in overrides if one.startswith("turntree.run_dir=")).partition("=")[2]
+        write_run(Path(run), steps=6, tokenizer=False)
+        return 0
+
+    monkeypatch.setattr(subprocess, "run", fine_tune)
+    monkeypatch.setattr(benchmark, "train", train)
+    return calls
+
+
+def test_a_seed_is_fine_tuned_then_trained_and_what_is_there_is_kept(made: list[str], tmp_path: Path) -> None:
+    how = {"sft_steps": 5, "steps": 6, "rate": 1e-5}
+    for _ in range(2):
+        benchmark.learn(tmp_path / "0", tmp_path, 0, **how)
+    assert made == ["sft", "train"]
+    row = benchmark.row(tmp_path / "0", 0)
+    assert (row["steps"], row["sft seconds"], len(row["success"])) == (6, 58.0, 6)
+    assert row["first"] == row["last"] == row["success"][0]
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_a_training_that_failed_is_made_again(made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"sft_steps": 5, "steps": 6, "rate": 1e-5}
+    with monkeypatch.context() as patch:
+        patch.setattr(benchmark, "train", lambda config, overrides: 1)
+        with pytest.raises(RuntimeError, match="seed 0: the training ended with status 1"):
+            benchmark.learn(tmp_path / "0", tmp_path, 0, **how)
+    benchmark.learn(tmp_path / "0", tmp_path, 0, **how)
+    assert made == ["sft", "train"]
