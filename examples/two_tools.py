@@ -1,71 +1,69 @@
-"""An environment with two tools that a small model learns in minutes: look prices up, multiply, answer.
+"""An environment with two tools that a small chat model learns in minutes: choose the tool, read its answer.
 
-Its parts are those of ``docs/howto/environment.md``: two tools, a verifiable answer, a small reward for calls, and
+Its parts are those of ``docs/howto/environment.md``: two tools, a verifiable answer, a small reward for a call, and
 ``solution()``, from which ``turntree sft`` takes demonstrations.
 
     cd examples
-    turntree sft two_tools:Shop --model DIR --out sft
+    turntree sft two_tools:Shop --model DIR --out sft --steps 5
     turntree train turntree.env=two_tools:Shop size=small actor_rollout_ref.model.path=sft
 """
 
 import random
 from collections.abc import Sequence
 
-from turntree.envs import Env, Limits, Message, Reply, Task, ToolCall, ToolError, make, register, tool
+from turntree.envs import Env, Limits, Message, Reply, Task, ToolCall, make, register, tool
 
 ITEMS = ("apple", "pear", "plum", "kiwi", "melon", "lemon", "grape", "peach")
 
 
 class Shop(Env):
     num_tasks = 400
-    default_limits = Limits(max_turns=4, max_turn_tokens=48, max_context_tokens=768)
+    default_limits = Limits(max_turns=3, max_turn_tokens=32)
     quick = True
     forkable = True
 
     def task(self, index: int) -> Task:
         rng = random.Random(f"shop/{index}")
-        item, count, price = rng.choice(ITEMS), rng.randint(2, 9), rng.randint(11, 49)
-        prompt = f"What do {count} pieces of {item} cost?"
-        facts = {"item": item, "count": count, "price": price}
-        return Task(id=f"shop/{index}", prompt=prompt, answer=str(count * price), metadata=facts)
+        item, price, stock = rng.choice(ITEMS), rng.randint(100, 999), rng.randint(100, 999)
+        asked = rng.choice(("price", "stock"))
+        prompt = f"What does one {item} cost?" if asked == "price" else f"How many of {item} are left?"
+        facts = {"item": item, "asked": asked, "price": price, "stock": stock}
+        return Task(id=f"shop/{index}", prompt=prompt, answer=str(facts[asked]), metadata=facts)
 
     def default_system_prompt(self) -> str:
-        return "You sell fruit. Look the price up, multiply, and answer with the number alone."
+        return "Look it up, then answer with the number."
 
     @tool
     def price(self, item: str) -> str:
-        """Tell the price of one piece.
+        """Get the price.
 
         Args:
-            item: Name of the fruit, such as plum.
+            item: A fruit.
         """
-        facts = self.current_task.metadata
-        if item != facts["item"]:
-            raise ToolError(f"there is no {item!r} today, only {facts['item']!r}")
-        return str(facts["price"])
+        return self.fact("price", item)
 
     @tool
-    def multiply(self, a: int, b: int) -> str:
-        """Multiply two numbers.
+    def stock(self, item: str) -> str:
+        """Get the amount.
 
         Args:
-            a: A number.
-            b: Another number.
+            item: A fruit.
         """
-        return str(a * b)
+        return self.fact("stock", item)
+
+    def fact(self, name: str, item: str) -> str:
+        facts = self.current_task.metadata
+        return str(facts[name]) if item == facts["item"] else "not sold here"
 
     def reply(self, message: Message) -> Reply:
         right = float(message.content.strip() == self.current_task.answer)
-        called = float(any(one.tool_calls for one in self.messages))
-        return Reply(reward=right + 0.1 * called, done=True, rewards={"correct": right, "called": called})
+        called = float(any(turn.tool_calls for turn in self.messages))
+        return Reply(reward=0.9 * right + 0.1 * called, done=True, rewards={"correct": right, "called": called})
 
     def solution(self) -> Sequence[str]:
         facts = self.current_task.metadata
-        calls = [
-            ToolCall(name="price", arguments={"item": facts["item"]}),
-            ToolCall(name="multiply", arguments={"a": facts["count"], "b": facts["price"]}),
-        ]
-        return [*map(self.parser.format_call, calls), self.current_task.answer]
+        call = ToolCall(name=facts["asked"], arguments={"item": facts["item"]})
+        return [self.parser.format_call(call), self.current_task.answer]
 
 
 def main() -> float:

@@ -69,7 +69,7 @@ def test_a_model_is_evaluated_inside_a_server(engine: VllmServer, url: str, fold
 
 async def test_messages_are_answered_as_the_tokens_of_their_template_are(engine, url, chatml, folder):
     """The same episode by messages and by tokens: the server renders and reads as the renderer does."""
-    env = make("turntree/Arithmetic-v0", system_prompt="Add.")
+    env = make("turntree/Arithmetic-v0", system_prompt="Add.", describes_tools=True)
     limits = Limits(max_turns=3, max_turn_tokens=8)
     greedy = Sampling(temperature=0)
     by_tokens = await rollout(env, engine, Renderer(chatml), limits, index=3, sampling=greedy)
