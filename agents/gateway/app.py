@@ -219,8 +219,12 @@ class Gateway:
         return tokens
 
     def _text(self, body: SamplingFields, *, special_tokens: bool = False) -> TurnText:
+        # Where the marks of calls are special tokens, the token that ended the turn must not reach the client.
+        ends = frozenset(self._renderer.stop_token_ids if special_tokens else ())
+
         def decode(tokens: Any) -> str:
-            return self._renderer.decode(tokens, special_tokens=special_tokens)
+            spoken = [token for token in tokens if token not in ends] if ends else tokens
+            return self._renderer.decode(spoken, special_tokens=special_tokens)
 
         return TurnText(decode, body.stop or (), byte=self._byte)
 

@@ -5,7 +5,9 @@ from typing import Any
 from field_templates import field_renderer
 from gateways import SpokenEngine, gateway_at
 
-CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+from turntree.envs import ToolCall
+from turntree.envs.parsers import get_parser
+
 TOOL = {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object", "properties": {}}}}
 ASKED = {"role": "user", "content": "What is 6*7?"}
 
@@ -13,12 +15,14 @@ ASKED = {"role": "user", "content": "What is 6*7?"}
 def test_the_id_of_a_call_fits_the_template_and_is_taken_back() -> None:
     """Both where the dialogue goes on, and where it is rendered whole as the client has changed it."""
     renderer = field_renderer("Mistral")
-    engine = SpokenEngine(renderer.tokenizer, say=lambda prompt: "42" if "42" in prompt else CALL)
+    parser = get_parser(renderer.template.tool_format or "none")
+    call = parser.format_call(ToolCall(name="calculator", arguments={"expression": "6*7"}))
+    engine = SpokenEngine(renderer.tokenizer, say=lambda prompt: "42" if "42" in prompt else call)
     with gateway_at(engine, renderer, max_context=900) as served:
         said = served.chat(ASKED, tools=[TOOL]).json()["choices"][0]["message"]
-        (call,) = said["tool_calls"]
-        for given in (call["id"], "call_8f0e1d2c3b4a", ""):
-            again = {"role": "assistant", "content": None, "tool_calls": [{**call, "id": given}]}
+        (made,) = said["tool_calls"]
+        for given in (made["id"], "call_8f0e1d2c3b4a", ""):
+            again = {"role": "assistant", "content": None, "tool_calls": [{**made, "id": given}]}
             answer = {"role": "tool", "content": "42", "tool_call_id": given}
             for begins in (ASKED, {**ASKED, "content": "Once more."}):
                 found = served.chat(begins, again, answer, tools=[TOOL])
