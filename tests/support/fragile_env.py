@@ -24,7 +24,7 @@ class Fragile(Env):
     """How many there were."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"tool_format": "compact", **kwargs})
+        super().__init__(**{"tool_format": "compact", "describes_tools": True, **kwargs})
         Fragile.made += 1
 
     def task(self, index: int) -> Task:

@@ -19,7 +19,7 @@ class Meeting(Env):
     barrier: ClassVar[Barrier]
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(tool_format="compact", **kwargs)
+        super().__init__(tool_format="compact", describes_tools=True, **kwargs)
 
     @made_up
     def meet(self, where: str) -> str:
