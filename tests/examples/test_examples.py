@@ -106,5 +106,5 @@ def test_training_hands_on_what_it_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_example_without_its_packages_ends_in_the_line_of_a_command(name: str, extra: str, monkeypatch) -> None:
     load(name)  # control
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(SystemExit, match=rf"^turntree: .* run: .*turntree\[{extra}\]"):
+    with pytest.raises(SystemExit, match=rf"^turntree: .* run: .*\[{extra}\]"):
         load(name)
