@@ -9,7 +9,7 @@ A seed has two parts, its fine-tuning and its training; parts that the folder ha
 was killed begins anew.
 
     turntree model smollm2 models/smollm2
-    python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 14] [--json FILE]
+    python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 16] [--json FILE]
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ OVERRIDES = (
     r"turntree.env=two_tools\:Shop",
     "turntree.train_tasks=16",
     "turntree.env_kwargs={limits: {max_turns: 3, max_turn_tokens: 32}}",
-    "data.max_prompt_length=256",
-    "data.max_response_length=128",
+    "data.max_prompt_length=192",
+    "data.max_response_length=88",
     "actor_rollout_ref.model.enable_gradient_checkpointing=false",
 )
 
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sft-steps", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate of GRPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/first_environment"), help="folder of the runs")
     args = parser.parse_args()
