@@ -96,7 +96,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--sft-steps", type=int, default=4)
+    parser.add_argument("--sft-steps", type=int, default=6)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rate", type=float, default=2e-5, help="learning rate of GRPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/first_environment"), help="folder of the runs")

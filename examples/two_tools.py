@@ -4,7 +4,7 @@ Its parts are those of ``docs/howto/environment.md``: two tools, a verifiable an
 ``solution()``, from which ``turntree sft`` takes demonstrations.
 
     cd examples
-    turntree sft two_tools:Shop --model DIR --out sft --steps 5
+    turntree sft two_tools:Shop --model DIR --out sft --steps 6
     turntree train turntree.env=two_tools:Shop size=small actor_rollout_ref.model.path=sft
 """
 
