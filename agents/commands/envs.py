@@ -81,7 +81,7 @@ def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
         advice = (
             "describe it in the system prompt, or drop describes_tools"
             if env.unwrapped.describes_tools
-            else ("set tool_format to the format that the model's chat template shows")
+            else "set tool_format to the format that the model's chat template shows"
         )
         console.print(f"FAILED: {problem}; {advice}", markup=False, highlight=False, soft_wrap=True)
     return not problems

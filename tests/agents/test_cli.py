@@ -229,6 +229,24 @@ def test_check_prints_each_rule_and_fails_where_one_is_broken(turntree: Any, mon
     assert any("FAILED" in line and "ZeroDivisionError" in line for line in said.out.splitlines())
 
 
+def test_check_shows_the_first_prompt_of_a_model_and_fails_if_it_hides_the_tools(
+    turntree: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asked_here.py").write_text((ROOT / "examples" / "two_tools.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    try:
+        said = turntree("check", "asked_here:Shop", "--model", tiny_model)
+        assert said.status == 0, said.out + said.err
+        assert "You can call these tools:" in said.out
+        assert '{"name": "price", "arguments": {"item": "..."}}' in said.out
+        said = turntree("check", "asked_here:Shop", "--model", tiny_model, "--env-arg", "describes_tools=true")
+        assert said.status == 1
+        assert "FAILED: the prompt does not name the tool price; describe it in the system prompt" in said.out
+        assert "FAILED: the prompt does not show how to call a tool in the format hermes" in said.out
+    finally:
+        sys.modules.pop("asked_here", None)
+
+
 def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
     (tmp_path / "attacked_here.py").write_text(
         "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
