@@ -9,7 +9,7 @@ A seed has two parts, its fine-tuning and its training; parts that the folder ha
 was killed begins anew.
 
     turntree model smollm2 models/smollm2
-    python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 14] [--json FILE]
+    python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 30] [--json FILE]
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sft-steps", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rate", type=float, default=1.5e-5, help="learning rate of GRPO")
     parser.add_argument("--runs", type=Path, default=Path("runs/first_environment"), help="folder of the runs")
     args = parser.parse_args()
