@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from urllib.parse import unquote, urlsplit
 
 import gymnasium
@@ -27,10 +27,9 @@ def install_command(extra: str) -> str:
     """
     # turntree is on no index: its name alone would find nothing there, or something else.
     name = f"turntree[{extra}]" if extra else "turntree"
-    try:
-        origin = json.loads(distribution("turntree").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = {}
+    # A checkout in sys.path may hold the egg-info of a build, which knows no origin and comes first.
+    texts = (found.read_text("direct_url.json") for found in distributions(name="turntree"))
+    origin = next((json.loads(text) for text in texts if text), {})
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
         editable = "-e " if origin["dir_info"].get("editable") else ""

@@ -38,7 +38,9 @@ def test_what_is_missing_is_named_with_the_extra_that_installs_it(monkeypatch: p
 
 @pytest.mark.parametrize(("origin", "package"), table(__file__, "origins"))
 def test_an_extra_comes_from_where_turntree_was_installed(origin, package, monkeypatch):
-    monkeypatch.setattr(errors, "distribution", lambda name: Mock(read_text=lambda file: origin))
+    built_here = Mock(read_text=lambda file: None)  # the egg-info that a build leaves in a checkout
+    installed = Mock(read_text=lambda file: origin)
+    monkeypatch.setattr(errors, "distributions", lambda name: [built_here, installed])
     assert errors.install_command("vllm") == f"{sys.executable} -m pip install {package}"
 
 
