@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib.metadata import distributions
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import gymnasium
@@ -29,7 +30,7 @@ def install_command(extra: str) -> str:
     name = f"turntree[{extra}]" if extra else "turntree"
     # A checkout in sys.path may hold the egg-info of a build, which knows no origin and comes first.
     texts = (found.read_text("direct_url.json") for found in distributions(name="turntree"))
-    origin = next((json.loads(text) for text in texts if text), {})
+    origin: dict[str, Any] = next((json.loads(text) for text in texts if text), {})
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
         editable = "-e " if origin["dir_info"].get("editable") else ""
