@@ -24,7 +24,7 @@ from turntree.envs.errors import ResetNeeded
 from turntree.envs.failure import FailureKind, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.parsers import ParsedTurn, ToolParser, get_parser, read_turn
+from turntree.envs.parsers import DEFAULT_FORMAT, ParsedTurn, ToolParser, get_parser, read_turn
 from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 _Toolset = TypeVar("_Toolset", bound=Toolset)
 
 _FAILURE_LENGTH = 500
-_DEFAULT_FORMAT = "hermes"
 
 
 class Env(Snapshots, gymnasium.Env[str, str], ABC):
@@ -98,9 +97,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        inherited = cls.__mro__[1].tools if hasattr(cls.__mro__[1], "tools") else ()
         cls.tools = with_methods(cls, cls.tools)
-        if len(cls.tools) > len(inherited):
+        if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # Env is among them
             cls.describes_tools = vars(cls).get("describes_tools", False)
         cls.quick = vars(cls).get("quick", False)
         cls.forkable = vars(cls).get("forkable", False)
@@ -135,7 +133,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             raise ValueError(f"render_mode must be 'ansi' or None, got {render_mode!r}")
         self.limits = limits or self.default_limits
         self.tool_format = tool_format
-        self._model_format = _DEFAULT_FORMAT
+        self._model_format = DEFAULT_FORMAT
         self.render_mode = render_mode
         self.action_space = Unicode()
         self.observation_space = Unicode()

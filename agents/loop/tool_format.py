@@ -12,19 +12,18 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from turntree.agents.loop.renderer import AS_TOKENS, Renderer
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers import OfferedTool, ToolParser, canonical, get_parser
+from turntree.envs.parsers import DEFAULT_FORMAT, OfferedTool, ToolParser, canonical, get_parser
 from turntree.envs.tools.tool import Tool
 
 logger = logging.getLogger(__name__)
 
 Dictionaries = list[dict[str, Any]]
-DEFAULT = "hermes"
-"""The format of calls where neither the environment nor the chat template has one."""
 _VALUES = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}, "null": None}
 
 
@@ -37,7 +36,7 @@ class ToolFormat:
 
     def __init__(self, renderer: Renderer, name: str | None = None) -> None:
         template = renderer.template
-        self.name = canonical(name or template.tool_format or DEFAULT)
+        self.name = canonical(name or template.tool_format or DEFAULT_FORMAT)
         self._quoted = template.marks.quoted
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
         """Whether calls are written with special tokens."""
@@ -112,7 +111,7 @@ def opening(
     """
     own = env.unwrapped
     shown = [] if getattr(own, "describes_tools", False) else tools
-    form = ToolFormat(renderer, getattr(own, "call_format", DEFAULT))
+    form = ToolFormat(renderer, getattr(own, "call_format", DEFAULT_FORMAT))
     parser, example = getattr(own, "parser", None), getattr(own, "example_call", None)
     return renderer.initial(*form.rendered(messages, shown, parser=parser, example=example))
 
@@ -131,12 +130,7 @@ def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[st
     native = form.in_template and renderer.template.tool_format == form.name and not own.describes_tools
     if not tools or native:
         return found
-    calls = [own.example_call] if own.example_call else map(_made_up_call, tools)
-    for call in calls:
-        try:
-            written = own.parser.format_call(call)
-        except ValueError:
-            continue
+    for call, written in _written_calls(tools, own.parser, own.example_call):
         if written[: written.index(call.name) + len(call.name) + 1] in prompt:
             return found
     return [*found, f"the prompt does not show how to call a tool in the format {form.name}"]
@@ -145,7 +139,7 @@ def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[st
 def follow_template(env: Any, renderer: Renderer) -> None:
     """Let an environment that names no format read calls as the model's chat template writes them."""
     if prefer := getattr(env.unwrapped, "prefer_format", None):
-        prefer(renderer.template.tool_format or DEFAULT)
+        prefer(renderer.template.tool_format or DEFAULT_FORMAT)
 
 
 def told_of_tools(
@@ -161,8 +155,8 @@ def told_of_tools(
     """
     schemas = "\n".join(json.dumps(_schema(tool), ensure_ascii=False) for tool in tools)
     note = f"You can call these tools:\n{schemas}"
-    if written := _written_example(tools, parser, example):
-        note += f"\nTo call one, write its name and arguments like this and wait for the answer:\n{written}"
+    if shown := next(_written_calls(tools, parser, example), None):
+        note += f"\nTo call one, write its name and arguments like this and wait for the answer:\n{shown[1]}"
     first, *rest = map(dict, dialogue)
     if first["role"] != "system":
         return [{"role": "system", "content": note}, first, *rest]
@@ -174,14 +168,13 @@ def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in tool["function"].items() if key != "return"}
 
 
-def _written_example(tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None) -> str:
-    """A call in the parser's format; empty where the format can call none of the tools."""
+def _written_calls(
+    tools: Sequence[Mapping[str, Any]], parser: ToolParser, example: ToolCall | None
+) -> Iterator[tuple[ToolCall, str]]:
+    """The example, or a made-up call of each tool, as written; without those that the format cannot write."""
     for call in [example] if example else map(_made_up_call, tools):
-        try:
-            return parser.format_call(call)
-        except ValueError:  # compact writes calls with one string argument alone
-            continue
-    return ""
+        with suppress(ValueError):  # compact writes calls with one string argument alone
+            yield call, parser.format_call(call)
 
 
 def _made_up_call(tool: Mapping[str, Any]) -> ToolCall:

@@ -23,7 +23,7 @@ from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import PlaysItself, rollout
 from turntree.agents.loop.tool_format import follow_template
-from turntree.agents.sft.dialogues import dialogue_views, dialogues_in
+from turntree.agents.sft.dialogues import closing_of, dialogue_views, dialogues_in
 from turntree.envs import Env
 from turntree.envs.checking.answer_forms import paid_forms
 from turntree.envs.checking.attempts import Form
@@ -157,9 +157,9 @@ class Source:
         return next(iter(paid_forms(env, [env.task(index) for index in range(count)], self.above)), None)
 
     def _turns(self, env: Env, form: Form | None) -> list[str]:
-        template, answer = self.renderer.template, env.current_task.answer
+        answer = env.current_task.answer
         turns = list(env.solution()) or ([form(answer)] if form is not None and answer else [])
-        closing = template.thought.closing if template.thought and template.opens == "thought" else ""
+        closing = closing_of(self.renderer.template)
         return [closing + turn for turn in turns]
 
     def recorded(self, run: Path) -> Demonstrations:

@@ -19,6 +19,7 @@ from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.chat_rollout import written
+from turntree.agents.loop.chat_template import ChatTemplate
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import opening
 from turntree.envs.data.json_files import json_lines
@@ -92,6 +93,11 @@ def _call(entry: Mapping[str, Any]) -> ToolCall:
     return ToolCall(name=str(entry["function"]["name"]), arguments=arguments, id=str(entry.get("id", "")))
 
 
+def closing_of(template: ChatTemplate) -> str:
+    """Return what ends the thought that the generation prompt opens; empty if it opens none."""
+    return template.thought.closing if template.thought and template.opens == "thought" else ""
+
+
 def dialogue_views(
     messages: Sequence[Mapping[str, Any]], renderer: Renderer, env: Any, tools: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[TokenView, ...]:
@@ -108,8 +114,7 @@ def dialogue_views(
     """
     turns: list[Turn] = []
     heard: list[Mapping[str, Any]] = []
-    thought = renderer.template.thought
-    closing = thought.closing if thought is not None and renderer.template.opens == "thought" else ""
+    closing = closing_of(renderer.template)
     for message in messages:
         if message["role"] != Role.ASSISTANT:
             heard.append({name: value for name, value in message.items() if name != "weight"})

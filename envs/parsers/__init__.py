@@ -8,7 +8,7 @@ engine has already parsed.
 from __future__ import annotations
 
 from turntree.envs.parsers.compact import CompactParser
-from turntree.envs.parsers.formats import FORMATS, canonical, get_parser, likely_format, read_turn
+from turntree.envs.parsers.formats import DEFAULT_FORMAT, FORMATS, canonical, get_parser, likely_format, read_turn
 from turntree.envs.parsers.harmony import HarmonyParser
 from turntree.envs.parsers.hermes import HermesParser
 from turntree.envs.parsers.json_marks import JsonMarksParser
@@ -19,6 +19,7 @@ from turntree.envs.parsers.tags import TagsParser
 from turntree.envs.parsers.turn import OfferedTool, ParsedTurn, ToolParser
 
 __all__ = [
+    "DEFAULT_FORMAT",
     "FORMATS",
     "CompactParser",
     "HarmonyParser",

@@ -43,6 +43,8 @@ _PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
 }
 FORMATS = tuple(_PARSERS)
 """The names of all formats."""
+DEFAULT_FORMAT = "hermes"
+"""The format where neither the environment nor the chat template has one."""
 ALIASES = {
     **dict.fromkeys(("qwen", "qwen25", "granite4"), "hermes"),
     **dict.fromkeys(("qwen3_xml", "mimo", "step3p5"), "qwen3_coder"),
