@@ -8,19 +8,29 @@ A link stays one, and the file behind it is replaced.
 from __future__ import annotations
 
 import fcntl
+import logging
 import math
 import os
+import re
 import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from errno import EISDIR
+from datetime import datetime
+from errno import EISDIR, ENOLCK, ENOSYS, ENOTSUP
 from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)
+"""What ``flock`` gives on a network file system that is mounted without locks."""
+_POLL_SECONDS = 0.1
 
 
 @contextmanager
@@ -131,39 +141,88 @@ def ensure_writable(path: Path) -> None:
 
 
 class OneWriter:
-    """An exclusive lock on writing a file, until it is closed or the process ends; kept in a file beside it."""
+    """An exclusive lock on writing a file or a folder, until it is closed or the process ends.
 
-    def __init__(self, path: Path) -> None:
+    It is a lock of the file system (``flock``) on a hidden file beside the file, or in the folder. Processes that
+    inherit its descriptor hold it, too. Between machines it holds if the file system's locks do.
+    """
+
+    def __init__(self, path: Path, *, inherited: float = 0.0, instead: str = "name another file") -> None:
         """Take the lock.
 
         Args:
-            path: The file; its folder is created.
+            path: The file, whose folder is created, or a folder that is there.
+            inherited: Seconds to wait if the process that took the lock has ended and others that inherited it have
+                not.
+            instead: What else a user who is refused can do.
 
         Raises:
             UsageError: If another process holds it; the message names that process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._beside = path.with_name(f".{path.name}.lock")
+        self._beside = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+        until = time.monotonic() + inherited
+        while (holder := self._take()) is not None:
+            if time.monotonic() >= until or _lives(holder):
+                raise UsageError(f"{path} is being written by {holder}; wait for it, or {instead}")
+            time.sleep(_POLL_SECONDS)
+        if not _is_of_here(earlier := self._holder()):
+            logger.warning("%s was being written by %s, which did not end in order: make sure it has", path, earlier)
+        os.truncate(self.descriptor, 0)
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        os.pwrite(self.descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode(), 0)
+
+    def _take(self) -> str | None:
+        """Take the lock, or return who has it."""
         while True:
-            self._descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
+            self.descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                holder = os.read(self._descriptor, 200).decode(errors="replace") or "another process"
-                os.close(self._descriptor)
-                raise UsageError(f"{path} is being written by {holder}; wait for it, or name another file") from None
-            if self._beside.exists() and self._beside.stat().st_ino == os.fstat(self._descriptor).st_ino:
-                break
-            os.close(self._descriptor)  # its last holder has just taken it away
-        os.truncate(self._descriptor, 0)
-        os.write(self._descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = self._holder()
+                os.close(self.descriptor)
+                return holder or "another process"
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                logger.warning(
+                    "the file system of %s has no locks (%s): nothing keeps a second process from writing there",
+                    self._beside.parent,
+                    error.strerror,
+                )
+                return None
+            if self._beside.exists() and self._beside.stat().st_ino == os.fstat(self.descriptor).st_ino:
+                return None
+            os.close(self.descriptor)  # its last holder has just taken it away
+
+    def _holder(self) -> str:
+        return os.pread(self.descriptor, 200, 0).decode(errors="replace")
 
     def close(self) -> None:
         """Release the lock; closing twice does nothing."""
-        if self._descriptor >= 0:
+        if self.descriptor >= 0:
             self._beside.unlink(missing_ok=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def _is_of_here(holder: str) -> bool:
+    """Whether a lock's holder, if there is one, runs or ran on this machine."""
+    return not holder or f" on {socket.gethostname()} " in holder
+
+
+def _lives(holder: str) -> bool:
+    """Whether the process that took a lock runs, as far as this machine can tell."""
+    number = re.match(r"process (\d+) ", holder)
+    if number is None or not _is_of_here(holder):
+        return True
+    try:
+        os.kill(int(number[1]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def json_value(value: Any) -> Any:

@@ -3,13 +3,15 @@
 verl is imported there while the configuration, passed to Hydra as it is, and the rows of the environment are
 written to the run's folder here. On the CPU Ray's workers are forks of a process that has imported what they need
 (``prefork``). Ray's files are in a short temporary folder that is removed afterwards.
+
+One training writes to a folder at a time: it holds the folder's lock until the last of its processes has ended. They
+end when this one does, also by ``kill -9`` (``guard``).
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from turntree.agents.files import OneWriter
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.asynchronous import updates_while_playing
@@ -37,6 +40,7 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
 from turntree.agents.verl.run.full_disk import full_disk
+from turntree.agents.verl.run.guard import Guard
 from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
 from turntree.agents.verl.run.progress import Progress
 from turntree.agents.verl.run.resume import (
@@ -56,7 +60,12 @@ logger = logging.getLogger(__name__)
 
 _EXECUTABLE = f"{INIT}.runtime_env.py_executable"
 _POLL_SECONDS = 0.2
-_GRACE_SECONDS = 20.0
+_GRACE_SECONDS = 8.0
+"""For verl to shut Ray down and to close its loggers, before they are killed."""
+_ENDED_SECONDS = 30.0
+"""For the processes of a training whose launcher has been killed to end: their guard takes a fraction of a second."""
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a training as Ctrl-C does; SIGHUP is what a closed terminal sends."""
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1
 """Exit status of a run whose episodes all failed."""
@@ -89,40 +98,51 @@ def train(
 
     Raises:
         ConfigError: If the configuration is wrong.
+        UsageError: If another training writes to the folder.
         MissingExtra: If verl is not installed.
         KeyboardInterrupt: After Ctrl-C, once verl and Ray are stopped; how the run goes on is logged.
-        SystemExit: After SIGTERM, likewise.
+        SystemExit: After SIGTERM or SIGHUP, likewise.
     """
     composition = compose(config, overrides)
     check_sizes(composition.verl, composition.settings)
     hub_variables(composition.verl.actor_rollout_ref.model.path)  # a model that cannot be had is found out now
     folder = RunFolder(Path(composition.settings.run_dir).absolute())
     folder.root.mkdir(parents=True, exist_ok=True)
+    instead = "name another folder: turntree.run_dir=FOLDER"
+    with closing(OneWriter(folder.root, inherited=_ENDED_SECONDS, instead=instead)) as lock:
+        return _train(composition, folder, lock.descriptor, on_step, on_phase, advice)
+
+
+def _train(
+    composition: Composition,
+    folder: RunFolder,
+    lock: int,
+    on_step: Callable[[StepReport], None],
+    on_phase: Callable[[Phase], None],
+    advice: str,
+) -> int:
     step = resumed_step(composition.verl.trainer, folder)
     if step:
         logger.info("the run resumes after step %d", step)
         keep_records(folder, step, overtaken=updates_while_playing(composition.verl.trainer.v1.trainer_mode))
     else:
         folder.clear()
-    # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
-    ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
     tools = partial(_tools, composition.settings)
     progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase, tools)
     lost = progress.lost
     kills = kernel_kills()
     try:
-        with _ending_on_sigterm():
-            status = _run(composition, folder, ray_dir, progress)
+        with _ending_on_signals():
+            status = _run(composition, folder, lock, progress)
             if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
                 progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
                 progress.restart()
-                status = _run(composition, folder, ray_dir, progress)
+                status = _run(composition, folder, lock, progress)
     except (KeyboardInterrupt, SystemExit):
         logger.error("stopped %s; %s", progress, checkpoints)
         raise
     finally:
-        shutil.rmtree(ray_dir, ignore_errors=True)
         with suppress(OSError):  # of a full disk: they are joined at the next start
             join_metrics(folder)
     if lost.ends_the_run or lost.learnt_nothing:
@@ -252,13 +272,10 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
     return prefork.command(socket, arguments)
 
 
-def _run(
-    composition: Composition,
-    folder: RunFolder,
-    ray_dir: Path,
-    progress: Progress,
-) -> int:
-    with folder.log.open("wb") as log:
+def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
+    # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
+    ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
+    with folder.log.open("wb") as log, Guard(ray_dir, holding=lock) as guard:
         process = subprocess.Popen(
             command(folder, fork_socket(composition, ray_dir)),
             cwd=folder.root,
@@ -269,6 +286,7 @@ def _run(
             start_new_session=True,
         )
         try:
+            guard.watch(process.pid)
             progress.tell("writing the tasks, importing verl")
             prepare(composition, folder, ray_dir, progress.tell)
             _let_go(process)
@@ -285,7 +303,8 @@ def _run(
             return status
         except BaseException:
             if process.poll() is None:
-                progress.tell("stopping verl and Ray")
+                with suppress(OSError):  # of a terminal that is closed
+                    progress.tell("stopping verl and Ray")
             _stop(process)
             raise
 
@@ -311,28 +330,27 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that verl and Ray are stopped by both."""
+def _ending_on_signals() -> Iterator[None]:
+    """Let these signals unwind the stack as Ctrl-C does, so that verl and Ray are stopped by all of them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
+        if before[number] is not signal.SIG_IGN:  # of nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End verl: an interrupt lets its driver shut Ray down, and Ray's processes die with the driver. Who does not want
-    to wait for that interrupts again."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
-        try:
-            process.wait(_GRACE_SECONDS)
-            return
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            continue
+    """Interrupt verl, whose driver then shuts Ray down, and wait; who does not want to wait interrupts again.
+
+    What is left is ended by the guard.
+    """
+    with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(_GRACE_SECONDS)

@@ -151,10 +151,22 @@ def read_past(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], N
 
 
 def _stores(folder: Path) -> list[Path]:
-    """The files of stores in a folder; see ``read_past``."""
-    found = sorted(folder.rglob("forest.npz"))
-    steps = {file: [int(number) for number in _STEP.findall(str(file.parent))][-1:] for file in found}
-    return [file for file in found if steps[file] == max(steps.values(), default=[])] or sorted(folder.glob("*.npz"))
+    """The files of stores in a folder; see ``read_past``.
+
+    Raises:
+        OSError: If a folder in it cannot be read: its store may be the last.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # those are half written
+        found += [Path(place) / name for name in names if name == "forest.npz"]
+    steps = {file: [int(number) for number in _STEP.findall(str(file.parent))][-1:] for file in sorted(found)}
+    last = max(steps.values(), default=[])
+    return [file for file, step in steps.items() if step == last] or sorted(folder.glob("[!.]*.npz"))
 
 
 def _snapshot(file: ArrayFile) -> Snapshot:

@@ -1,14 +1,16 @@
+import fcntl
 import os
 import stat
 import threading
-from errno import ENOSPC
+from errno import EACCES, ENOLCK, ENOSPC
 from pathlib import Path
 
 import pytest
+from machine_speed import patience
 
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.file import EvalFile
-from turntree.agents.files import ensure_writable, keep_apart, whole_file, write_whole
+from turntree.agents.files import OneWriter, ensure_writable, keep_apart, whole_file, write_whole
 
 
 def test_a_file_is_written_with_its_folder_and_over_an_old_one(tmp_path: Path) -> None:
@@ -95,3 +97,52 @@ def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> N
                 keep_apart(out, [read])
     keep_apart(file, [tmp_path], folders=False)
     keep_apart(tmp_path / "new", [tmp_path, file, "no such file", "owner/name", "\0", "x" * 5000, 3, None])
+
+
+def lock_and_die(folder: Path) -> int:
+    """Take a folder's lock in a process that ends, while one that inherited it waits for the end of a pipe, which is
+    returned."""
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        OneWriter(folder)
+        if os.fork() == 0:
+            os.close(writing)
+            os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    assert os.waitpid(child, 0)[1] == 0
+    return writing
+
+
+def test_a_lock_that_outlives_its_process_is_waited_for_and_one_of_a_living_process_is_not(tmp_path: Path) -> None:
+    pipe = lock_and_die(tmp_path)
+    with pytest.raises(UsageError, match="is being written by process"):
+        OneWriter(tmp_path)
+    threading.Timer(0.3, os.close, [pipe]).start()
+    lock = OneWriter(tmp_path, inherited=patience(20))
+    with pytest.raises(UsageError, match=f"by process {os.getpid()} on .*; wait for it, or go away"):
+        OneWriter(tmp_path, inherited=float("inf"), instead="go away")
+    lock.close()
+    lock.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, caplog):
+    def refuse(number: int) -> None:
+        def flock(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+
+    refuse(ENOLCK)
+    OneWriter(tmp_path).close()
+    assert f"the file system of {tmp_path} has no locks (No locks available)" in caplog.text
+    refuse(EACCES)
+    with pytest.raises(PermissionError):
+        OneWriter(tmp_path)
+
+
+def test_a_lock_that_another_machine_left_is_taken_with_a_warning(tmp_path, caplog):
+    (tmp_path / ".lock").write_text("process 1 on elsewhere since 2026-01-01 00:00:00+00:00")
+    OneWriter(tmp_path).close()
+    assert "process 1 on elsewhere since 2026-01-01" in caplog.text

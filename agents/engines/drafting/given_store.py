@@ -24,9 +24,9 @@ def given_store(path: str | PathLike[str], tokenizer: str) -> str:
     Raises:
         UsageError: If there is no store there, or it is of another tokenizer.
     """
-    place = Path(path).expanduser().absolute()
     try:
+        place = Path(path).expanduser().absolute()
         read_past(place, ForestConfig(tokenizer=tokenizer))
-    except (OSError, ForestError) as error:
+    except (OSError, RuntimeError, ForestError) as error:  # RuntimeError: of a user's home that is not known
         raise UsageError(f"the store {path} cannot be drafted from: {error}") from error
     return str(place)

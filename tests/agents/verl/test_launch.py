@@ -1,20 +1,22 @@
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.parquet
 import pytest
 from interpreter import python
 from machine_speed import eventually, patience
 from omegaconf import OmegaConf
+from processes import alive
 from tables import table
 
+from turntree.agents.errors import UsageError
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.verl import launch
 from turntree.agents.verl.config.compose import compose
@@ -324,14 +326,11 @@ def test_a_process_that_no_training_has_started_tells_no_phase(monkeypatch: pyte
     assert json.loads((tmp_path / "phases").read_text()) == {"phase": "one"}
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for yet does not."""
-    found = (one.info["status"] for one in psutil.process_iter(["status"]) if one.pid == pid)
-    return any(status != psutil.STATUS_ZOMBIE for status in found)
-
-
 @pytest.mark.slow
-def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
+@pytest.mark.parametrize(
+    ("ending", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_verl_ends_with_the_launcher(tmp_path: Path, tiny_model: Path, ending: signal.Signals, status: int) -> None:
     script = (
         "import sys\n"
         "from turntree.agents.verl import launch\n"
@@ -344,14 +343,30 @@ def test_sigterm_stops_verl_too(tmp_path: Path, tiny_model: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text(), 60)
-        process.terminate()
+        process.send_signal(ending)
         _, said = process.communicate(timeout=patience(30))
-        assert process.returncode == 143
-        assert "stopped before the first step had ended; no checkpoint was saved" in said
+        assert process.returncode == status
+        words = "stopped before the first step had ended; no checkpoint was saved"
+        assert (words in said) is (ending is not signal.SIGKILL)
     finally:
         process.kill()
     eventually(lambda: not alive(int((tmp_path / "pids").read_text())))
-    assert not Path(OmegaConf.load(tmp_path / "config.yaml").ray_kwargs.ray_init._temp_dir).exists()
+    ray_dir = Path(OmegaConf.load(tmp_path / "config.yaml").ray_kwargs.ray_init._temp_dir)
+    eventually(lambda: not ray_dir.exists())
+
+
+def test_a_second_training_in_a_folder_is_refused_and_the_first_goes_on(run: Run, tmp_path: Path) -> None:
+    def train_again(report: StepReport) -> None:
+        before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+        with pytest.raises(UsageError, match=r"by process \d+ on \S+ since .*; .* turntree.run_dir=FOLDER"):
+            run("")
+        refused.append(report.step)
+        assert {path: path.read_bytes() for path in before} == before
+
+    refused: list[int] = []
+    assert run(table(__file__, "writes_two_steps"), on_step=train_again) == 0
+    assert refused == [1, 2]
+    assert run("") == 0, "once the first has ended the folder is free"
 
 
 def test_a_wrong_key_is_found_before_anything_is_started(overrides: list[str], tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Turns of other runs that a store begins with, and that leave by their own acceptance."""
 
+import errno
+import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,10 +127,33 @@ def test_a_folder_is_read_as_a_run_writes_its_checkpoints(tmp_path: Path) -> Non
             (folder / "ledger.npz").write_bytes(b"of something else")
     forest = SpecForest(ForestConfig(past=str(tmp_path / "run")))
     assert forest.finished(STATES[:4]) == [0, 4, 4, 4], "the last step; what both replicas have, once"
+    half = folder.with_name(".replica_0.ab12.partial")
+    for left in (half, tmp_path / "run/checkpoints/global_step_11/turntree/.replica_0.cd34.partial"):
+        left.mkdir(parents=True)
+        saved(left / "forest.npz", {0: way(0)})
+    forest = SpecForest(ForestConfig(past=str(tmp_path / "run")))
+    assert forest.finished(STATES[:4]) == [0, 4, 4, 4], "what was half written when the run was killed is left out"
     saved(tmp_path / "a.npz", {0: way(0)})
     (tmp_path / "plain").mkdir()
     saved(tmp_path / "plain/any.npz", {5: way(5)})
     assert SpecForest(ForestConfig(past=str(tmp_path / "plain"))).finished(STATES[5:6]) == [4]
+
+
+def test_no_older_store_stands_in_for_one_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 2):
+        folder = tmp_path / f"global_step_{step}/turntree/replica_0"
+        folder.mkdir(parents=True)
+        saved(folder / "forest.npz", {step: way(step)})
+    scandir = os.scandir
+
+    def closed(path: Any) -> Any:  # a mode would not stop the superuser
+        if "global_step_2" in os.fspath(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(PermissionError, match="global_step_2"):
+        SpecForest(ForestConfig(past=str(tmp_path)))
 
 
 def test_what_is_no_store_of_this_policy_is_refused(tmp_path: Path) -> None:

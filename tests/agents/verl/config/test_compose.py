@@ -153,7 +153,9 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
     given = composed("turntree.store=ours.npz", text=mine).verl
     assert store_settings(given, engine).past == str(tmp_path / "ours.npz")
     assert store_settings(composed(text=mine).verl, engine).past == ""
-    for override, message in (("turntree.store=theirs.npz", "those of 0123"), ("turntree.store=gone", "No such file")):
+    bad = {"theirs.npz": "those of 0123", "gone": "No such file", "'~nobody-of-that-name/x'": "home directory"}
+    for store, message in bad.items():
+        override = f"turntree.store={store}"
         with pytest.raises(ConfigError, match=message):
             composed(override, text=mine)
     with pytest.raises(ConfigError, match="speculation=none drafts nothing"):

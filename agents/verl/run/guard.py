@@ -1,0 +1,93 @@
+"""A process that ends a training's processes as soon as the launcher has ended, however that ended.
+
+``python -S guard.py FOLDER`` reads the numbers of sessions, a line each. When its input ends it kills what lives in
+them, removes FOLDER and ends. It lives in a session of its own, and whatever descriptors it inherits, a lock for
+example, stay open until nothing of the training is left. Needs only the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_PROC = Path("/proc")
+_ZOMBIE = "Z"
+_POLL_SECONDS = 0.02
+
+
+class Guard:
+    """Ends the sessions of its leaders when it is closed, and at the latest when this process ends."""
+
+    def __init__(self, folder: Path, *, holding: int) -> None:
+        """Start the process.
+
+        Args:
+            folder: Folder to remove in the end.
+            holding: A descriptor that stays open until then.
+        """
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", __file__, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(holding,),
+            start_new_session=True,
+        )
+
+    def watch(self, leader: int) -> None:
+        """End the session of this process, too."""
+        assert self._process.stdin is not None, "started with a pipe"
+        self._process.stdin.write(f"{leader}\n".encode())
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None, "started with a pipe"
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def end_sessions(leaders: set[int]) -> None:
+    """Kill what lives in sessions until nothing does; without ``/proc`` the process groups of the leaders alone."""
+    if not _PROC.is_dir():
+        for leader in leaders:
+            with suppress(ProcessLookupError):
+                os.killpg(leader, signal.SIGKILL)
+        return
+    while living := [pid for pid in map(int, filter(str.isdigit, os.listdir(_PROC))) if _session(pid) in leaders]:
+        for pid in living:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_SECONDS)
+
+
+def _session(pid: int) -> int | None:
+    """The session of a process; ``None`` if it has ended."""
+    try:
+        state, _, _, session = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
+    except (OSError, ValueError):
+        return None
+    return None if state == _ZOMBIE else int(session)
+
+
+def main(folder: str) -> None:
+    """Wait for the end of the input, end the sessions that it named, and remove a folder."""
+    end_sessions({int(line) for line in sys.stdin})
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
