@@ -42,7 +42,7 @@ def test_two_writers_exclude_each_other_and_the_second_is_told_who_has_it(tmp_pa
     first = EvalFile(path, {})
     assert not path.exists(), "nothing is written before it begins"
     first.begin()
-    with pytest.raises(UsageError, match=rf"{path.name} is being written by process \d+ on \S+ since 20.+; wait for it"):
+    with pytest.raises(UsageError, match=rf"{path.name} is being written by process \d+ on \S+ since .+; wait for it"):
         EvalFile(path, {}, restart=True)
     first.close()
     EvalFile(path, {}).close()

@@ -41,7 +41,7 @@ def launcher(tmp_path: Path) -> Iterator[Launcher]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, None])
-def test_a_session_ends_with_the_process_that_began_it_however_that_ends(launcher: Launcher, ending: int | None) -> None:
+def test_a_session_ends_with_the_process_that_began_it_however_it_ends(launcher: Launcher, ending: int | None) -> None:
     assert all(map(alive, launcher.session))
     if ending is None:
         launcher.process.communicate("go on\n", timeout=patience(30))

@@ -1,0 +1,106 @@
+"""Launchers of real trainings that are ended at moments that nobody chose: nothing of theirs is left, and the same
+command again goes on."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from machine_speed import eventually, patience
+from real_training import LOOKING, PROMPTS, RAYS_SECONDS, SAMPLES, read_lines
+from tables import table
+
+from turntree.agents.episodes.record import read_records
+from turntree.agents.verl.records.recording import RunFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.release]
+
+STEPS, KILLS = 10, 5
+SECONDS = 12.0
+"""The start of a training takes about as long, and a step less."""
+AGAIN = "trainer.v1.sampler.custom_sampler.name=LookingAgain"
+
+
+class Launched:
+    """A training by the command line, ``STEPS`` steps with a checkpoint after each."""
+
+    def __init__(self, model: Path, root: Path, mode: str) -> None:
+        self.root, self.folder = root, RunFolder(root / "run")
+        self.words = [
+            *(sys.executable, "-m", "turntree.agents.cli", "train", "demo", f"mode={mode}"),
+            f"actor_rollout_ref.model.path={model}",
+            f"turntree.run_dir={self.folder.root}",
+            "turntree.env=trained_envs:Forking",
+            f"turntree.train_tasks={(STEPS + 1) * PROMPTS}",  # asynchronous: a batch is begun before its step
+            f"data.train_batch_size={PROMPTS}",
+            f"actor_rollout_ref.rollout.n={SAMPLES}",
+            *table(__file__, "training"),
+            f"trainer.total_training_steps={STEPS}",
+            "trainer.save_freq=1",
+            "trainer.resume_mode=auto",
+            *(() if mode == "sync" else (LOOKING[0], AGAIN)),
+        ]
+        slow = {name: str(int(patience(seconds))) for name, seconds in RAYS_SECONDS.items()}
+        self.environment = {**os.environ, **slow, "LOOKING": str(root / "batches.jsonl")}
+        self.environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+
+    def start(self) -> subprocess.Popen[str]:
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(self.words, env=self.environment, **pipes)
+
+    def living(self) -> list[psutil.Process]:
+        """Processes that have this training's variable."""
+        found = []
+        for one in psutil.process_iter():
+            try:
+                ours = one.environ().get("LOOKING") == self.environment["LOOKING"]
+                if ours and one.status() != psutil.STATUS_ZOMBIE:
+                    found.append(one)
+            except psutil.Error:
+                continue
+        return found
+
+    def rows(self) -> list[tuple[int, int]]:
+        """Task and sample of what each update of the final policy was trained on."""
+        batches = self.root / "batches.jsonl"
+        if batches.exists():  # of a step that was made again the last time counts
+            by_step = {batch[0]["step"]: batch for batch in read_lines(batches)}
+            return [(row["index"], row["session"]) for batch in by_step.values() for row in batch]
+        records = [record for step in range(1, STEPS + 1) for record in read_records(self.folder.episodes(step))]
+        return [(record.labels["index"], record.labels["session"]) for record in records]
+
+    def steps_since(self, start: float) -> int:
+        metrics = self.folder.metrics
+        if not metrics.exists() or metrics.stat().st_mtime < start:
+            return 0
+        return metrics.read_text().count('"training/global_step"')
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM], ids=lambda one: one.name)
+@pytest.mark.parametrize("mode", ["sync", "colocate_async", "separate_async"])
+def test_a_training_whose_launcher_is_killed_leaves_nothing_and_goes_on(
+    mode: str, ending: signal.Signals, tiny_model: Path, tmp_path: Path
+) -> None:
+    chance = random.Random(f"{mode} {ending}")
+    launched = Launched(tiny_model, tmp_path, mode)
+    for _ in range(KILLS):
+        began, steps = time.time(), chance.randrange(2)
+        process = launched.start()
+        eventually(lambda: launched.steps_since(began) >= steps or process.poll() is not None, 120)  # noqa: B023
+        time.sleep(chance.uniform(0, SECONDS / (1 + 3 * steps)))
+        assert process.poll() is None, process.communicate()[0]
+        process.send_signal(ending)
+        process.wait(patience(30))
+        eventually(lambda: not launched.living())
+    process = launched.start()
+    said, _ = process.communicate(timeout=patience(300))
+    assert process.returncode == 0, said
+    for file in (launched.folder.metrics, launched.folder.engine):
+        assert [row["step"] for row in read_lines(file) if row["step"]] == [*range(1, STEPS + 1)]
+    assert len(launched.rows()) == len({*launched.rows()}) == STEPS * PROMPTS * SAMPLES
