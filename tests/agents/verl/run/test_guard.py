@@ -17,10 +17,10 @@ from turntree.agents.files import OneWriter
 class Launcher:
     """A process with a guard, and with a session that has a leader, a child, and a grandchild in its own group."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, watched: bool = True) -> None:
         self.folder = root / "ray"
         self.folder.mkdir()
-        command = [sys.executable, "-c", table(__file__, "launcher"), str(root), str(self.folder)]
+        command = [sys.executable, "-c", table(__file__, "launcher"), str(root), str(self.folder), str(int(watched))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None, "a pipe"
         self.session = [int(self.process.stdout.readline()) for _ in range(3)]
@@ -51,6 +51,14 @@ def test_a_session_ends_with_the_process_that_began_it_however_it_ends(launcher:
         launcher.process.send_signal(ending)
     eventually(lambda: not any(map(alive, launcher.session)))
     eventually(lambda: not launcher.folder.exists())
+
+
+def test_a_session_that_no_guard_knows_would_go_on(tmp_path: Path) -> None:
+    launcher = Launcher(tmp_path, watched=False)
+    launcher.process.kill()
+    eventually(lambda: not launcher.folder.exists())
+    assert all(map(alive, launcher.session))
+    launcher.end()
 
 
 def test_the_lock_is_held_until_the_last_process_has_ended(launcher: Launcher, tmp_path: Path) -> None:
