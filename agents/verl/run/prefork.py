@@ -13,6 +13,7 @@ import importlib.util
 import os
 import runpy
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,6 +74,7 @@ def py_executable(socket: Path) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     """Fork the server, import verl, wait for the line on standard input, and run verl."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
     gc.disable()  # imports create objects that stay
     if sockets:
