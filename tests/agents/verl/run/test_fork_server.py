@@ -116,14 +116,19 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack(tmp_p
     assert len(set(prefork.PRELOADED)) == len(prefork.PRELOADED)
 
 
-@pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1']\n"), ("", "")])
+@pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1'] True\n"), ("", "")])
 def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path, word: str, told: str) -> None:
-    """Whatever of the modules to import beforehand is not installed."""
+    """Whatever of the modules to import beforehand is not installed, and in the background of a shell, too, where an
+    interrupt is ignored."""
     (tmp_path / "driver.py").write_text(
-        "import sys\nif __name__ == '__main__': print(__name__, sys.argv[1:], flush=True)\n"
+        "import signal, sys\n"
+        "heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "if __name__ == '__main__': print(__name__, sys.argv[1:], heeds, flush=True)\n"
     )
     script = (
+        "import signal\n"
         "from turntree.agents.verl.run import prefork\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "prefork.PRELOADED, prefork.DRIVER = ('not_installed.part',), 'driver'\n"
         f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
     )
