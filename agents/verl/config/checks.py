@@ -73,14 +73,14 @@ def row_of(key: str, value_of: Callable[[str], Any]) -> Row | None:
 
 
 def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapping[str, Any], ours: Any) -> None:
-    """Raise for a key of verl that would be ignored, and warn of one that changes nothing.
+    """Raise for a key of verl that would be ignored or fail later, and warn of one that changes nothing.
 
     Args:
         given: The differences to verl's configuration, plain.
         ours: turntree's section, ``TrainSettings``.
 
     Raises:
-        ConfigError: If one is refused, and has another value than verl gives it.
+        ConfigError: If one is refused, and has another value than verl gives it, or a value is not supported.
     """
 
     def value_of(key: str) -> Any:
@@ -94,7 +94,15 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
             continue
         if row.fate == "refused":
             raise ConfigError(f"{key}={value} would be ignored: {row.why}")
+        if row.fate == "unsupported":
+            _check_supported(key, OmegaConf.select(config, key) if "${" in str(value) else value, row)
+            continue
         logger.warning("%s=%s changes nothing: %s", key, value, row.why)
+
+
+def _check_supported(key: str, value: Any, row: Row) -> None:
+    if value not in row.takes:
+        raise ConfigError(f"{key}={value} is not supported: {row.why}; take {', '.join(map(str, row.takes))}")
 
 
 def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
