@@ -62,10 +62,10 @@ def examine_gpus(engine: str | None) -> Iterator[Finding]:
 def examine_training(start: Start) -> Iterator[Finding]:
     """What keeps a training from starting, the memory of its phases, its GPUs and its model."""
     for problem in start.problems:
-        yield Finding("training", Health.BROKEN, "cannot be started", _line(problem))
+        yield Finding("start", Health.BROKEN, "cannot be started", _line(problem))
     config = start.composition.verl
     if not start.problems:
-        yield Finding("training", Health.OK, f"{start.composition.choice.name} can be started")
+        yield Finding("start", Health.OK, f"{start.composition.choice.name} can be started")
         yield _model(str(config.actor_rollout_ref.model.path))
     if config.trainer.device == "cpu":
         yield Finding("memory", Health.OK, "not estimated, as it trains on the CPU")
@@ -91,7 +91,7 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
         start = check_start(config, overrides)
     for line in start.summary():
         typer.echo(line)
-    findings = [finding for finding in examine_training(start) if finding.part != "training"]
+    findings = [finding for finding in examine_training(start) if finding.part != "start"]
     for part, _, what, fix in findings:
         typer.echo(f"{part}: {what}{fix and f'; to do: {fix}'}")
     for problem in start.problems:

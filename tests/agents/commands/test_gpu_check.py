@@ -106,7 +106,7 @@ def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkey
     here = of_training(f"actor_rollout_ref.model.path={tiny_model}")["model"]
     assert (here.health, here.what) == (Health.OK, str(tiny_model))
     (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
-    bare = of_training(f"actor_rollout_ref.model.path={tmp_path}")["training"]
+    bare = of_training(f"actor_rollout_ref.model.path={tmp_path}")["start"]
     assert (bare.health, "has no weights" in bare.fix) == (Health.BROKEN, True)
     assert of_training()["model"].health is Health.OK
     config_alone = lambda _, file: file if file == "config.json" else None  # noqa: E731
