@@ -226,6 +226,12 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that has every model: a check looks for the model as a start does."""
+    monkeypatch.setattr(start, "hub_variables", lambda model: {})
+
+
+@pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Draw the tasks of equal settings once: trainings of one environment differ in other things."""
     write_rows, kept = start.write_rows, {}
@@ -243,7 +249,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(start, "write_rows", write_or_copy)
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("drawn_once", "hub")
 def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +262,7 @@ def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     assert said_of("turntree train engine=vllm size=7b env=maths --check", capsys)
 
 
+@pytest.mark.usefixtures("hub")
 def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in every_command() if found(HOW, line) == "run"]
     assert len(lines) > 40
@@ -270,6 +277,7 @@ def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.
     assert said_of("turntree view runs/none", capsys)
 
 
+@pytest.mark.usefixtures("hub")
 def test_the_check_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     (shown,) = (block.text for block in blocks(ROOT / "docs/howto/first_training.md") if block.language == "text")
