@@ -424,11 +424,16 @@ def start_of(keys: Iterable[str], model: Path) -> Composition:
     return composition
 
 
+@pytest.fixture(scope="module")
+def model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy with positions for long rows."""
+    return save_chat_llama(tmp_path_factory.mktemp("model"), chatml, positions=8192)
+
+
 @pytest.mark.parametrize("row", combinations(), ids=lambda row: row.name)
-def test_what_the_page_says_of_a_combination_is_so(row, chatml, tmp_path, monkeypatch) -> None:
+def test_what_the_page_says_of_a_combination_is_so(row: Combination, model: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("flash_attn", "flash_attn.bert_padding"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    model = save_chat_llama(tmp_path / "model", chatml, positions=8192)
     if row.state == "refused":
         assert not row.drafts
         with pytest.raises(ConfigError) as refused:
