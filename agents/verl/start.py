@@ -9,6 +9,7 @@ import logging
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -142,7 +143,9 @@ def _check_model(name: str) -> None:
 
 
 def _check_run_ahead(settings: TrainSettings) -> None:
-    if isinstance(make_env(settings.env, settings.env_kwargs), PlaysItself):
+    with closing(make_env(settings.env, settings.env_kwargs)) as env:
+        plays_itself = isinstance(env, PlaysItself)
+    if plays_itself:
         raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out runahead")
 
 
