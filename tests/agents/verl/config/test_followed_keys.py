@@ -12,7 +12,7 @@ from tables import table
 from upstream import upstream
 
 from turntree.agents.verl.config.checks import _leaves, key_rows, row_of
-from turntree.agents.verl.config.compose import compose, verl_defaults
+from turntree.agents.verl.config.compose import compose, fields_of, verl_defaults
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.names import REPLICA_SIZES
 from turntree.agents.verl.records.recording import RunFolder
@@ -70,6 +70,13 @@ def other(key: str, value: Any, takes: tuple[Any, ...], model: str) -> Any:
     return {**value, "other": 7} if isinstance(value, dict) else "other"
 
 
+def hidden(section: dict[str, Any], above: str = "") -> list[str]:
+    """Fields of verl's dataclasses that its YAML does not have, profilers' apart."""
+    names = [name for name in fields_of(section) - section.keys() if name != "custom"]  # which the run's settings fill
+    inner = [(key, one) for key, one in section.items() if isinstance(one, dict) and key != "profiler"]
+    return [f"{above}{name}" for name in names] + [key for part, one in inner for key in hidden(one, f"{above}{part}.")]
+
+
 @pytest.fixture(scope="module", params=BASES)
 def changed(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Changed:
     """A training in which every followed key has another value than before."""
@@ -88,7 +95,8 @@ def changed(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: 
             return getattr(before.settings, name) if section == "turntree" else OmegaConf.select(before.verl, key)
 
         values = {}
-        for key, default in _leaves(verl_defaults()[1]):
+        defaults = verl_defaults()[1]
+        for key, default in [*_leaves(defaults), *((key, None) for key in hidden(defaults) if key.startswith(BUILT))]:
             row = row_of(key, value_of)
             if row is None or row.fate not in ("followed", "unsupported") or key in STEERING or "_target_" in key:
                 continue
