@@ -73,14 +73,19 @@ class Start(NamedTuple):
             yield f"epoch: {steps:,g} steps, {round(steps * batch * samples):,} rows{_whole(config, steps)}"
         yield f"row: {config.data.max_prompt_length} tokens of prompt, {config.data.max_response_length} of response"
         yield f"speculation: {'; '.join(_speculation(config, settings)) or 'none, plain decoding'}"
-        where = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
+        where, rollout = (
+            f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs",
+            config.actor_rollout_ref.rollout,
+        )
+        if not config.actor_rollout_ref.hybrid_engine:
+            where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""
         yield f"devices: {'CPU' if config.trainer.device == 'cpu' else where}{cluster}"
         goes_on = f", resumed after step {self.resumed}" if self.resumed else ""
         yield f"run: {run_folder(self.composition).root}{goes_on}"
 
     def yaml(self) -> str:
-        """The configuration that verl would be started with, without what names Ray's own temporary files."""
+        """The configuration that verl would be started with, without what a start adds for Ray's own processes."""
         complete(self.composition, run_folder(self.composition))
         return OmegaConf.to_yaml(self.composition.verl)
 
