@@ -85,10 +85,16 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
     import typer
 
     from turntree.agents.files import write_whole
+    from turntree.agents.verl.config.sections import ConfigError
     from turntree.agents.verl.start import check_start
 
     with _warnings_shown():
-        start = check_start(config, overrides)
+        try:
+            start = check_start(config, overrides)
+        except ConfigError as error:
+            for line in error.others:
+                typer.echo(f"turntree: {line}", err=True)
+            raise
     for line in start.summary():
         typer.echo(line)
     findings = [finding for finding in examine_training(start) if finding.part != "start"]

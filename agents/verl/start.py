@@ -20,6 +20,7 @@ from turntree.agents.errors import AgentError
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
+from turntree.agents.verl.config.asynchronous import SEPARATE
 from turntree.agents.verl.config.compose import Composition, compose, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, TrainSettings, make_scorer
@@ -77,7 +78,7 @@ class Start(NamedTuple):
             f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs",
             config.actor_rollout_ref.rollout,
         )
-        if not config.actor_rollout_ref.hybrid_engine:
+        if config.trainer.v1.trainer_mode == SEPARATE:
             where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""
         yield f"devices: {'CPU' if config.trainer.device == 'cpu' else where}{cluster}"

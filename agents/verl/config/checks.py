@@ -80,29 +80,31 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
         ours: turntree's section, ``TrainSettings``.
 
     Raises:
-        ConfigError: If one is refused, and has another value than verl gives it, or a value is not supported.
+        ConfigError: If one is refused, and has another value than verl gives it, or a value is not supported; all such
+            keys are in ``others``.
     """
 
     def value_of(key: str) -> Any:
         section, _, name = key.partition(".")
         return getattr(ours, name) if section == "turntree" else OmegaConf.select(config, key)
 
+    problems = []
     for key, value in _leaves(given):
         row = row_of(key, value_of)
         # Both as written: an interpolation of verl's names a key that is checked itself.
         if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
             continue
         if row.fate == "refused":
-            raise ConfigError(f"{key}={value} would be ignored: {row.why}")
-        if row.fate == "unsupported":
-            _check_supported(key, OmegaConf.select(config, key) if "${" in str(value) else value, row)
-            continue
-        logger.warning("%s=%s changes nothing: %s", key, value, row.why)
-
-
-def _check_supported(key: str, value: Any, row: Row) -> None:
-    if value not in row.takes:
-        raise ConfigError(f"{key}={value} is not supported: {row.why}; take {', '.join(map(str, row.takes))}")
+            problems.append(f"{key}={value} would be ignored: {row.why}")
+        elif row.fate == "meaningless":
+            logger.warning("%s=%s changes nothing: %s", key, value, row.why)
+        elif (resolved := OmegaConf.select(config, key) if "${" in str(value) else value) not in row.takes:
+            takes = ", ".join(map(str, row.takes))
+            problems.append(f"{key}={resolved} is not supported: {row.why}; take {takes}")
+    if problems:
+        error = ConfigError(problems[0])
+        error.others = tuple(problems[1:])
+        raise error
 
 
 def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -119,7 +119,8 @@ def _devices(config: DictConfig) -> int:
 
 
 def _check_replicas(config: DictConfig) -> None:
-    rollout, own = config.actor_rollout_ref.rollout, not config.actor_rollout_ref.hybrid_engine
+    rollout, mode = config.actor_rollout_ref.rollout, config.trainer.v1.trainer_mode
+    own = mode == SEPARATE and not config.actor_rollout_ref.hybrid_engine
     where, pool = (_ROLLOUT, rollout) if own else ("trainer", config.trainer)
     sizes = {name: int(rollout.get(name) or 1) for name in REPLICA_SIZES}
     replica = math.prod(sizes.values())

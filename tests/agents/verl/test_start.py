@@ -102,6 +102,13 @@ def test_independent_problems_are_found_at_once(here: Path, said: Callable[..., 
         assert sum(part in line for line in found) == 1
 
 
+def test_all_keys_that_verl_would_ignore_or_refuse_are_named_at_once(here: Path, said: Callable[..., Said]) -> None:
+    keys = ("model_engine=megatron", "data.prompt_key=x", "critic.grad_clip=2", "actor_rollout_ref.actor.grad_clip=2")
+    for check, count in ((["--check"], 4), ([], 1)):
+        status, _, found = said("train", "demo", "--model", "MODEL", *keys, *check)
+        assert (status, len(found)) == (2, count)
+
+
 def test_doctor_finds_the_same(here: Path, said: Callable[..., Said]) -> None:
     words = ["engine=vllm", "size=7b", "env=arithmetic", "actor_rollout_ref.model.path=MODEL"]
     wrong = "actor_rollout_ref.rollout.tensor_model_parallel_size=3"
