@@ -87,9 +87,12 @@ def train_policy(
     model: Annotated[
         str | None, typer.Option(metavar="DIR|ID", help="The model, as actor_rollout_ref.model.path=DIR.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compose and check it, print a summary and verl's keys; start nothing.")
+    check: Annotated[
+        bool, typer.Option("--check", help="Make every check of a start, print what would run, and start nothing.")
     ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --check: write verl's whole configuration to this file.")
+    ] = None,
 ) -> None:
     """Train a policy with verl.
 
@@ -101,10 +104,14 @@ def train_policy(
 
     named = [] if model is None else [f"actor_rollout_ref.model.path={quoted(model)}"]
     words = [*(overrides or ()), *named]
-    if dry_run:
-        from turntree.agents.commands.gpu_check import report_dry_run
+    if check:
+        from turntree.agents.commands.gpu_check import report_check
 
-        raise typer.Exit(report_dry_run(config, words))
+        raise typer.Exit(report_check(config, words, out))
+    if out is not None:
+        from turntree.agents.errors import UsageError
+
+        raise UsageError("--out goes with --check; the folder of a training is turntree.run_dir=DIR")
     raise typer.Exit(train(config, words, on_step=_print_step, on_phase=_print_phase))
 
 

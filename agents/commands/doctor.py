@@ -30,10 +30,11 @@ def doctor_command(
 ) -> None:
     """Say what is installed, which engines and devices there are, and how to get what is missing.
 
-    With --config also the memory of each phase of that training, estimated, and whether its model is here.
+    With --config also every check that `turntree train` makes before it starts that training (as `train --check`),
+    and the estimated memory of each phase.
 
-    Ends with status 1 if something that is there does not work, a training does not fit, or, with --gpu, something
-    that a training on GPUs needs is missing.
+    Ends with status 1 if something that is there does not work, a training cannot start or does not fit, or, with
+    --gpu, something that a training on GPUs needs is missing.
 
     Example: turntree doctor --gpu --config engine=vllm size=7b env=math
 
@@ -76,16 +77,16 @@ def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tupl
 
     if config is None and overrides:
         raise UsageError(f"{overrides[0]} is an option of a training; name the first with --config")
-    composition = None
+    start = None
     if config is not None:
-        from turntree.agents.verl.config.compose import compose
+        from turntree.agents.verl.start import check_start
 
-        composition = compose(config, overrides)
+        start = check_start(config, overrides)
     needed: list[Finding] = []
     if gpu:
-        engine = None if composition is None else str(composition.verl.actor_rollout_ref.rollout.name)
+        engine = None if start is None else str(start.composition.verl.actor_rollout_ref.rollout.name)
         needed = list(examine_gpus(engine))
-    return [*needed, *([] if composition is None else examine_training(composition))], needed
+    return [*needed, *([] if start is None else examine_training(start))], needed
 
 
 def _of_template(model: str, variables: str | None) -> Iterator[Finding]:

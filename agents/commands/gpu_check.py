@@ -1,11 +1,13 @@
 """Checks for a training: on GPUs what it needs beside turntree, and of one configuration its memory and its model.
 
-Nothing is started or fetched.
+Nothing is started; of a model of the hub its configuration is fetched, as a start does.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,13 @@ from turntree.agents.commands.installation import Finding, Health
 from turntree.agents.evaluation.machine import version_of
 
 if TYPE_CHECKING:
-    from turntree.agents.verl.config.compose import Composition
+    from turntree.agents.verl.start import Start
 
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "turntree": None}
 """The extra of verl that pins an engine, by ``rollout.name``."""
 _FLASH = "flash-attn"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""Files of a model with weights, one of which is there; its configuration alone may be in a cache."""
 _HOW = "make gpu-env, or the pins of requirements/gpu-{}.txt"
 
 
@@ -55,32 +59,74 @@ def examine_gpus(engine: str | None) -> Iterator[Finding]:
     yield from _flash_attention(_pinned(_FLASH, flash, f"its wheel is named in requirements/gpu-{extra}.txt"))
 
 
-def examine_training(composition: Composition) -> Iterator[Finding]:
-    """Check the memory of a composed training, its GPUs and its model's folder."""
-    config = composition.verl
+def examine_training(start: Start) -> Iterator[Finding]:
+    """What keeps a training from starting, the memory of its phases, its GPUs and its model."""
+    for problem in start.problems:
+        yield Finding("start", Health.BROKEN, "cannot be started", _line(problem))
+    config = start.composition.verl
+    if not start.problems:
+        yield Finding("start", Health.OK, f"{start.composition.choice.name} can be started")
+        yield _model(str(config.actor_rollout_ref.model.path))
     if config.trainer.device == "cpu":
-        yield Finding("training", Health.OK, f"{composition.choice.name} trains on the CPU")
+        yield Finding("memory", Health.OK, "not estimated, as it trains on the CPU")
     else:
         yield from _memory(config)
-    yield _model(str(config.actor_rollout_ref.model.path))
 
 
-def report_dry_run(config: str, overrides: Sequence[str]) -> int:
-    """Print what a training would be started with; return 1 if it would not fit into memory or has no weights."""
+def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int:
+    """Print what a training would be started with.
+
+    Args:
+        out: File for verl's whole configuration, written if the training could be started.
+
+    Returns:
+        Exit status: 0 if it could be started, 2 if ``train`` would refuse it, 1 if it would not fit into memory.
+    """
     import typer
 
-    from turntree.agents.verl.dry_run import dry_run
+    from turntree.agents.files import write_whole
+    from turntree.agents.verl.config.sections import ConfigError
+    from turntree.agents.verl.start import check_start
 
-    found = dry_run(config, overrides)
-    findings = [*examine_training(found.composition)]
-    for line in found.summary():
+    with _warnings_shown():
+        try:
+            start = check_start(config, overrides)
+        except ConfigError as error:
+            for line in error.others:
+                typer.echo(f"turntree: {line}", err=True)
+            raise
+    for line in start.summary():
         typer.echo(line)
+    findings = [finding for finding in examine_training(start) if finding.part != "start"]
     for part, _, what, fix in findings:
         typer.echo(f"{part}: {what}{fix and f'; to do: {fix}'}")
+    for problem in start.problems:
+        typer.echo(f"turntree: {_line(problem)}", err=True)
+    if start.problems:
+        return 2
     typer.echo("keys of verl that differ from its defaults:")
-    for line in found.keys:
+    for line in start.changed:
         typer.echo(f"  {line}")
+    if out is not None:
+        write_whole(out, start.yaml())
+        typer.echo(f"verl's whole configuration: {out}")
     return int(any(finding.health is Health.BROKEN for finding in findings))
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """Show what a composition warns of, such as keys that change nothing."""
+    ours = logging.getLogger("turntree.agents.verl.config")
+    before = ours.level
+    ours.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
+
+
+def _line(problem: Exception) -> str:
+    return " ".join(str(problem).split())
 
 
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:
@@ -170,21 +216,10 @@ def _gpus_here() -> tuple[Sequence[int], int]:
 
 def _model(name: str) -> Finding:
     if Path(name).expanduser().is_dir():
-        weights = [*Path(name).expanduser().glob("*.safetensors"), *Path(name).expanduser().glob("*.bin")]
-        if weights:
-            return Finding("model", Health.OK, name)
-        return Finding("model", Health.BROKEN, f"{name} has no weights (*.safetensors)", "copy or save them there")
-    try:
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-    except ImportError:
-        return Finding("model", Health.MISSING, f"{name} is no folder", "actor_rollout_ref.model.path=DIR")
-    try:
-        cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        fix = "correct actor_rollout_ref.model.path"
-        return Finding("model", Health.BROKEN, f"{name} is neither a folder nor a Hugging Face id", fix)
-    if isinstance(cached, str):
+        return Finding("model", Health.OK, name)
+    from huggingface_hub import try_to_load_from_cache
+
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in _WEIGHTS):
         return Finding("model", Health.OK, f"{name}, in the cache of Hugging Face")
     fix = f"hf download {name}, or actor_rollout_ref.model.path=DIR"
     return Finding("model", Health.MISSING, f"{name} is not on this machine: it is fetched at the first start", fix)

@@ -26,14 +26,11 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from turntree.agents.files import OneWriter
-from turntree.agents.loop.rollout import PlaysItself
-from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.asynchronous import updates_while_playing
 from turntree.agents.verl.config.compose import Composition, compose
-from turntree.agents.verl.config.sections import ConfigError, logged_error
-from turntree.agents.verl.config.settings import TrainSettings, make_scorer
-from turntree.agents.verl.config.sizes import check_sizes, check_tasks
-from turntree.agents.verl.episodes.dataset import MOST_TASKS, make_env, write_rows
+from turntree.agents.verl.config.sections import logged_error
+from turntree.agents.verl.config.settings import TrainSettings
+from turntree.agents.verl.episodes.dataset import make_env
 from turntree.agents.verl.records.lost_steps import first_failure
 from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
@@ -43,16 +40,9 @@ from turntree.agents.verl.run.full_disk import full_disk
 from turntree.agents.verl.run.guard import Guard
 from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
 from turntree.agents.verl.run.progress import Progress
-from turntree.agents.verl.run.resume import (
-    Checkpoints,
-    checkpoints_of,
-    join_metrics,
-    keep_records,
-    resume_path,
-    resumed_step,
-)
+from turntree.agents.verl.run.resume import Checkpoints, join_metrics, keep_records, resumed_step
 from turntree.agents.verl.run.variables import INIT, environment, fit_cluster, hub_variables, joins_cluster
-from turntree.rewards import UnknownContract
+from turntree.agents.verl.start import complete, draw_tasks, find_problems, run_folder
 
 __all__ = ["Phase", "StepReport", "command", "prepare", "train"]
 
@@ -104,9 +94,9 @@ def train(
         SystemExit: After SIGTERM or SIGHUP, likewise.
     """
     composition = compose(config, overrides)
-    check_sizes(composition.verl, composition.settings)
-    hub_variables(composition.verl.actor_rollout_ref.model.path)  # a model that cannot be had is found out now
-    folder = RunFolder(Path(composition.settings.run_dir).absolute())
+    folder = run_folder(composition)
+    if problems := find_problems(composition, folder):
+        raise problems[0]
     folder.root.mkdir(parents=True, exist_ok=True)
     instead = "name another folder: turntree.run_dir=FOLDER"
     with closing(OneWriter(folder.root, inherited=_ENDED_SECONDS, instead=instead)) as lock:
@@ -192,35 +182,11 @@ def prepare(
         tell: Called with a line if the environment has fewer tasks than a training takes by default.
 
     Raises:
-        ConfigError: If the environment has fewer tasks than a step takes, answers of a data set are to be compared and
-            there are no rules for it, or programs are to be run ahead.
+        ConfigError: As ``draw_tasks``.
     """
-    settings, config = composition.settings, composition.verl
-    if settings.run_ahead.enabled and isinstance(make_env(settings.env, settings.env_kwargs), PlaysItself):
-        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out runahead")
-    val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
-    train_rows, val_rows = folder.rows("train"), folder.rows("val")
-    train_tasks = write_rows(train_rows, settings.env, settings.env_kwargs, count=settings.train_tasks, split="train")
-    if settings.train_tasks is None:
-        check_tasks(config, train_tasks)
-    val_tasks = write_rows(val_rows, settings.env, val_kwargs, count=settings.val_tasks, split="val")
-    if (settings.train_tasks is None and train_tasks < MOST_TASKS["train"]) or (
-        settings.val_tasks is None and val_tasks < MOST_TASKS["val"]
-    ):
-        tell(f"the environment has few tasks: turntree.train_tasks={train_tasks} turntree.val_tasks={val_tasks}")
-    _check_contracts(settings, (train_rows, val_rows))
-    for key, value in {
-        "data.train_files": str(train_rows),
-        "data.val_files": str(val_rows),
-        "actor_rollout_ref.rollout.custom.turntree": {
-            **settings.played(),
-            "run_dir": str(folder.root),
-            "checkpoint_dir": str(checkpoints_of(config.trainer, folder)),
-        },
-        "trainer.default_local_dir": str(folder.checkpoints),
-        "trainer.resume_from_path": resume_path(config.trainer),
-    }.items():
-        OmegaConf.update(config, key, value, force_add=True)
+    config = composition.verl
+    draw_tasks(composition, folder, tell)
+    complete(composition, folder)
     if joins_cluster(config):
         fit_cluster(config, _environment(composition, folder))
     else:  # a running cluster has its own folder
@@ -242,21 +208,6 @@ def fork_socket(composition: Composition, ray_dir: Path) -> Path | None:
     socket = ray_dir / "fork"
     ours = OmegaConf.select(config, _EXECUTABLE) in (None, prefork.py_executable(socket))
     return None if not ours or joins_cluster(config) else socket
-
-
-def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
-    """Check that there are rules to compare the answers of every data set, if they are compared."""
-    scorer = make_scorer(settings.rewards, settings.contract)
-    if scorer is None or ANSWER not in scorer.names:
-        return
-    import pyarrow.parquet
-
-    for path in files:
-        for source in pyarrow.parquet.read_table(path, columns=["data_source"])["data_source"].unique().to_pylist():
-            try:
-                scorer.contract_of(source)
-            except UnknownContract as error:
-                raise ConfigError(f"{error}: turntree.contract=math") from error
 
 
 def command(folder: RunFolder, socket: Path | None) -> list[str]:

@@ -27,7 +27,7 @@ from tables import table
 from tiny_llama import save_chat_llama
 
 from turntree.agents.cli import main
-from turntree.agents.verl import launch
+from turntree.agents.verl import start
 from turntree.agents.verl.records.metrics import METRICS
 from turntree.spec_tree import DialogueState, SpecForest
 
@@ -226,9 +226,15 @@ def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that has every model: a check looks for the model as a start does."""
+    monkeypatch.setattr(start, "hub_variables", lambda model: {})
+
+
+@pytest.fixture
 def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Draw the tasks of equal settings once: trainings of one environment differ in other things."""
-    write_rows, kept = launch.write_rows, {}
+    write_rows, kept = start.write_rows, {}
 
     def write_or_copy(path: Path, env: str, settings: Any, **options: Any) -> Any:
         key = json.dumps([env, settings, options], sort_keys=True, default=str)
@@ -240,22 +246,23 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             kept[key] = (shutil.copyfile(path, tmp_path / f"{len(kept)}.parquet"), done)
         return path if isinstance(kept[key][1], Path) else kept[key][1]
 
-    monkeypatch.setattr(launch, "write_rows", write_or_copy)
+    monkeypatch.setattr(start, "write_rows", write_or_copy)
 
 
-@pytest.mark.usefixtures("drawn_once")
+@pytest.mark.usefixtures("drawn_once", "hub")
 def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     lines = [line for line in every_command() if found(HOW, line) == "train"]
     assert len(lines) > 25
-    dry = {line: f"{line.replace('--dry-run', '')} --dry-run" for line in lines}
-    failed = {line: said for line in lines if (said := said_of(dry[line], capsys))}
+    checked = {line: f"{line.replace('--check', '')} --check" for line in lines}
+    failed = {line: said for line in lines if (said := said_of(checked[line], capsys))}
     assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
-    assert said_of("turntree train engine=vllm size=7b env=maths --dry-run", capsys)
+    assert said_of("turntree train engine=vllm size=7b env=maths --check", capsys)
 
 
+@pytest.mark.usefixtures("hub")
 def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in every_command() if found(HOW, line) == "run"]
     assert len(lines) > 40
@@ -270,10 +277,11 @@ def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.
     assert said_of("turntree view runs/none", capsys)
 
 
-def test_the_dry_run_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("hub")
+def test_the_check_is_shown_as_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("verl", reason="a training is composed with verl")
     (shown,) = (block.text for block in blocks(ROOT / "docs/howto/first_training.md") if block.language == "text")
-    words = "train engine=vllm size=7b env=math turntree.train_tasks=128 turntree.val_tasks=1 --dry-run"
+    words = "train engine=vllm size=7b env=math turntree.train_tasks=128 turntree.val_tasks=1 --check"
     with pytest.raises(SystemExit):
         main(words.split())
     printed = capsys.readouterr().out.splitlines()

@@ -73,28 +73,38 @@ def row_of(key: str, value_of: Callable[[str], Any]) -> Row | None:
 
 
 def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapping[str, Any], ours: Any) -> None:
-    """Raise for a key of verl that would be ignored, and warn of one that changes nothing.
+    """Raise for a key of verl that would be ignored or fail later, and warn of one that changes nothing.
 
     Args:
         given: The differences to verl's configuration, plain.
         ours: turntree's section, ``TrainSettings``.
 
     Raises:
-        ConfigError: If one is refused, and has another value than verl gives it.
+        ConfigError: If one is refused, and has another value than verl gives it, or a value is not supported; all such
+            keys are in ``others``.
     """
 
     def value_of(key: str) -> Any:
         section, _, name = key.partition(".")
         return getattr(ours, name) if section == "turntree" else OmegaConf.select(config, key)
 
+    problems = []
     for key, value in _leaves(given):
         row = row_of(key, value_of)
         # Both as written: an interpolation of verl's names a key that is checked itself.
         if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
             continue
         if row.fate == "refused":
-            raise ConfigError(f"{key}={value} would be ignored: {row.why}")
-        logger.warning("%s=%s changes nothing: %s", key, value, row.why)
+            problems.append(f"{key}={value} would be ignored: {row.why}")
+        elif row.fate == "meaningless":
+            logger.warning("%s=%s changes nothing: %s", key, value, row.why)
+        elif (resolved := OmegaConf.select(config, key) if "${" in str(value) else value) not in row.takes:
+            takes = ", ".join(map(str, row.takes))
+            problems.append(f"{key}={resolved} is not supported: {row.why}; take {takes}")
+    if problems:
+        error = ConfigError(problems[0])
+        error.others = tuple(problems[1:])
+        raise error
 
 
 def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -19,6 +19,9 @@ T = TypeVar("T")
 class ConfigError(AgentError, ValueError):
     """A training configuration has an unknown key or an invalid value."""
 
+    others: tuple[str, ...] = ()
+    """Further problems that were found beside this one."""
+
 
 def logged_error(log: str) -> str | None:
     """What the last ``ConfigError`` in the output of other processes says; ``None`` if there is none."""

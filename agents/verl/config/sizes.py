@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.verl.config.asynchronous import updates_while_playing
+from turntree.agents.verl.config.asynchronous import SEPARATE, updates_while_playing
 from turntree.agents.verl.config.engine_section import positions
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import TrainSettings
@@ -24,19 +25,20 @@ _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 _BATCH, _CHUNK = "data.train_batch_size", "data.gen_batch_size"
 
 
-def check_sizes(config: DictConfig, settings: TrainSettings) -> None:
-    """Check that the sizes of a training fit each other, and warn of tasks that are never played.
+def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callable[[], None]]:
+    """Checks, independent of each other, that the sizes of a training fit; one warns of tasks that are never played.
 
-    Raises:
-        ConfigError: If two do not fit; both are named with their numbers.
+    Each raises ConfigError if two sizes do not fit; both are named with their numbers.
     """
     if settings.train_tasks is not None:  # else the environment says how many it has, once the rows are written
-        check_tasks(config, settings.train_tasks)
-    _check_chunk(config, config.data.train_batch_size)
-    _check_replicas(config)
-    _check_positions(config)
-    for key, mini, parallel in _mini_batches(config):
-        _check_mini_batch(config, key, mini, parallel)
+        yield partial(check_tasks, config, settings.train_tasks)
+    yield partial(_check_chunk, config, config.data.train_batch_size)
+    yield partial(_check_replicas, config)
+    yield partial(_check_positions, config)
+    for key, section, model, parallel in _mini_batches(config):
+        yield partial(_check_mini_batch, config, key, section, parallel)
+        yield partial(_check_sequence_parallel, key, model, parallel)
+    yield partial(_check_micro_batches, config)
 
 
 def check_tasks(config: DictConfig, train_tasks: int) -> None:
@@ -45,8 +47,7 @@ def check_tasks(config: DictConfig, train_tasks: int) -> None:
     Raises:
         ConfigError: If a step takes more tasks than there are.
     """
-    batch, most = config.data.train_batch_size, int(config.data.get("train_max_samples") or -1)
-    tasks = train_tasks if most < 0 else min(most, train_tasks)
+    batch, tasks = config.data.train_batch_size, _read_tasks(config, train_tasks)
     if tasks < batch:
         raise ConfigError(
             f"a step takes {_BATCH}={batch} tasks, and there are {tasks} (turntree.train_tasks"
@@ -60,6 +61,18 @@ def check_tasks(config: DictConfig, train_tasks: int) -> None:
             "false: turntree.train_tasks=%d, or data.shuffle=true",
             *(left, tasks, _BATCH, batch, tasks - left),
         )
+
+
+def epoch_steps(config: DictConfig, train_tasks: int) -> float:
+    """Steps of an epoch of ``train_tasks``: whole ones, except where a step may span two epochs."""
+    steps = _read_tasks(config, train_tasks) / config.data.train_batch_size
+    return steps if _by_one(config) else math.floor(steps)
+
+
+def _read_tasks(config: DictConfig, train_tasks: int) -> int:
+    """Tasks that verl reads."""
+    most = int(config.data.get("train_max_samples") or -1)
+    return train_tasks if most < 0 else min(most, train_tasks)
 
 
 def _by_one(config: DictConfig) -> bool:
@@ -90,6 +103,12 @@ def _check_chunk(config: DictConfig, batch: int) -> None:
             f"{_BATCH} is a multiple of trainer.v1.{config.trainer.v1.trainer_mode}.parameter_sync_step, got {batch} "
             f"and {parts}"
         )
+    mini = config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if config.trainer.v1.trainer_mode == SEPARATE and batch != parts * mini:
+        raise ConfigError(
+            f"{_BATCH} is trainer.v1.{SEPARATE}.parameter_sync_step x {_ACTOR}.ppo_mini_batch_size, got {batch} and "
+            f"{parts} x {mini}"
+        )
     whole = config.data.get("val_batch_size")
     if whole is not None and whole < 1:
         raise ConfigError(f"data.val_batch_size is at least 1, got {whole}; leave it out for one batch of all")
@@ -100,23 +119,63 @@ def _devices(config: DictConfig) -> int:
 
 
 def _check_replicas(config: DictConfig) -> None:
-    rollout, devices = config.actor_rollout_ref.rollout, _devices(config)
+    rollout, mode = config.actor_rollout_ref.rollout, config.trainer.v1.trainer_mode
+    own = mode == SEPARATE and not config.actor_rollout_ref.hybrid_engine
+    where, pool = (_ROLLOUT, rollout) if own else ("trainer", config.trainer)
     sizes = {name: int(rollout.get(name) or 1) for name in REPLICA_SIZES}
-    if devices % math.prod(sizes.values()):
+    replica = math.prod(sizes.values())
+    if pool.nnodes * pool.n_gpus_per_node % replica or not pool.nnodes * pool.n_gpus_per_node:
         named = " x ".join(f"{_ROLLOUT}.{name}={size}" for name, size in sizes.items() if size > 1)
         raise ConfigError(
-            f"the devices are shared out among replicas of {named}, and trainer.nnodes={config.trainer.nnodes} x "
-            f"trainer.n_gpus_per_node={config.trainer.n_gpus_per_node} is no multiple of that"
+            f"the devices are shared out among replicas of {named or 'one device'}, and {where}.nnodes={pool.nnodes} x "
+            f"{where}.n_gpus_per_node={pool.n_gpus_per_node} is no multiple of that"
+        )
+    experts = int(rollout.get("expert_parallel_size") or 1)
+    if experts not in (1, replica):
+        raise ConfigError(
+            f"{_ROLLOUT}.expert_parallel_size is 1, or tensor_model_parallel_size x data_parallel_size beside it, got "
+            f"{experts} and {replica}"
         )
 
 
-def _mini_batches(config: DictConfig) -> Iterator[tuple[str, DictConfig, int]]:
-    """The sections with mini-batches: key, section, and devices that share one row."""
+def _mini_batches(config: DictConfig) -> Iterator[tuple[str, DictConfig, DictConfig, int]]:
+    """The sections with mini-batches: key of their Ulysses size, section, model, and devices that share one row."""
     actor = config.actor_rollout_ref.actor
-    yield _ACTOR, actor, int(actor.get("ulysses_sequence_parallel_size") or 1)
+    own = actor.ulysses_sequence_parallel_size or 1
+    # As verl's FSDPActorConfig: the section's own size where that is above 1.
+    parallel = own if own > 1 else actor.fsdp_config.ulysses_sequence_parallel_size or 1
+    yield _ACTOR, actor, config.actor_rollout_ref.model, parallel
     enabled = config.critic.enable
     if config.algorithm.adv_estimator == "gae" if enabled is None else enabled:
-        yield "critic", config.critic, int(config.critic.get("ulysses_sequence_parallel_size") or 1)
+        yield "critic", config.critic, config.critic.model, config.critic.fsdp.ulysses_sequence_parallel_size or 1
+
+
+def _ulysses(key: str) -> str:
+    return f"{'critic.fsdp' if key == 'critic' else key}.ulysses_sequence_parallel_size"
+
+
+def _check_sequence_parallel(key: str, model: DictConfig, parallel: int) -> None:
+    if parallel > 1 and not model.use_remove_padding:
+        raise ConfigError(
+            f"{_ulysses(key)}={parallel} shares out rows without padding: it needs "
+            f"{'critic' if key == 'critic' else 'actor_rollout_ref'}.model.use_remove_padding=true, and flash-attn"
+        )
+
+
+def _check_micro_batches(config: DictConfig) -> None:
+    """Micro-batches are by tokens in the actor and the engine's log-probabilities alike, or by rows in both."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
+        raise ConfigError(
+            f"{_ACTOR}.use_dynamic_bsz and {_ROLLOUT}.log_prob_use_dynamic_bsz have one value, got "
+            f"{actor.use_dynamic_bsz} and {rollout.log_prob_use_dynamic_bsz}"
+        )
+    keys = [] if actor.use_dynamic_bsz else [f"{_ACTOR}.ppo", f"{_ROLLOUT}.log_prob"]
+    if not actor.use_dynamic_bsz and (actor.use_kl_loss or config.algorithm.use_kl_in_reward):
+        keys.append("actor_rollout_ref.ref.log_prob")
+    for key in (f"{name}_micro_batch_size_per_gpu" for name in keys):
+        if not OmegaConf.select(config, key):
+            raise ConfigError(f"{_ACTOR}.use_dynamic_bsz=false needs the rows of a micro-batch, {key}=1")
 
 
 def _check_mini_batch(config: DictConfig, key: str, section: DictConfig, parallel: int) -> None:
@@ -125,11 +184,9 @@ def _check_mini_batch(config: DictConfig, key: str, section: DictConfig, paralle
     if not isinstance(mini, int) or mini < 1 or (mini > batch and not section.use_dynamic_bsz):
         # With micro-batches by tokens verl fills a mini-batch up with rows that teach nothing.
         raise ConfigError(f"{name} lies between 1 and {_BATCH}, got {mini} and {batch}: {name}={batch}")
-    if section.strategy not in ("fsdp", "fsdp2"):
-        return  # who shares a row there is the engine's to say
     if devices % parallel:
         raise ConfigError(
-            f"{key}.ulysses_sequence_parallel_size={parallel} devices share a row, and the {devices} devices "
+            f"{_ulysses(key)}={parallel} devices share a row, and the {devices} devices "
             "(trainer.nnodes x trainer.n_gpus_per_node) are no multiple of that"
         )
     shares = devices // parallel

@@ -73,8 +73,6 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
             f"{latest} should hold the number of a step, got {text[:40]!r}; write that of a folder global_step_N "
             "beside it, or set trainer.resume_mode=disable"
         )
-    if not latest.stat().st_size:
-        write_whole(latest, str(step))  # verl reads it, too
     return step
 
 
@@ -134,6 +132,9 @@ def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> No
         overtaken: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
     """
     join_metrics(folder)
+    latest = folder.checkpoints / _LATEST
+    if latest.exists() and not latest.stat().st_size:
+        write_whole(latest, str(_latest_step(latest) or ""))  # verl reads it, too
     _keep_lines(folder.engine, lambda row: row["step"] <= step)
     _keep_lines(folder.metrics, lambda row: row["step"] <= step)
     for path in [*folder.root.glob("episodes/step_*.jsonl"), *folder.root.glob("weights/step_*.safetensors")]:

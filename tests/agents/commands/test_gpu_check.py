@@ -10,12 +10,12 @@ from turntree.agents.cli import main
 from turntree.agents.commands import gpu_check
 from turntree.agents.commands.gpu_check import examine_gpus, examine_training, pins_of
 from turntree.agents.commands.installation import Finding, Health, examine
-from turntree.agents.verl.config.compose import compose
+from turntree.agents.verl.start import check_start
 
 pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 PINS = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
 """A GPU machine with everything that verl 0.9.1 pins for vLLM."""
-TRAINING = ["engine=vllm", "size=7b", "env=gsm8k"]
+TRAINING = ["engine=vllm", "size=7b", "env=arithmetic"]
 
 
 @pytest.fixture
@@ -28,6 +28,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("torch.version.cuda", "13.0")
     give_gpus(monkeypatch, 8)
     return versions
+
+
+@pytest.fixture(autouse=True)
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache with every model of the hub."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
 
 
 def give_gpus(monkeypatch: pytest.MonkeyPatch, count: int, memory: int = 80_000_000_000) -> None:
@@ -45,7 +51,7 @@ def device() -> Finding:
 
 
 def of_training(*options: str) -> dict[str, Finding]:
-    return {finding.part: finding for finding in examine_training(compose(None, [*TRAINING, *options]))}
+    return {finding.part: finding for finding in examine_training(check_start(TRAINING[0], [*TRAINING[1:], *options]))}
 
 
 def test_the_pins_are_read_from_the_installed_verl_and_a_machine_with_all_is_well(installed: dict[str, str]) -> None:
@@ -97,14 +103,15 @@ def test_a_model_of_unknown_shape_is_said_to_be_unknown() -> None:
 
 
 def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
     here = of_training(f"actor_rollout_ref.model.path={tiny_model}")["model"]
     assert (here.health, here.what) == (Health.OK, str(tiny_model))
     (tmp_path / "config.json").write_text((tiny_model / "config.json").read_text())
-    assert of_training(f"actor_rollout_ref.model.path={tmp_path}")["model"].health is Health.BROKEN
-    assert of_training()["model"].health is Health.MISSING
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
+    bare = of_training(f"actor_rollout_ref.model.path={tmp_path}")["start"]
+    assert (bare.health, "has no weights" in bare.fix) == (Health.BROKEN, True)
     assert of_training()["model"].health is Health.OK
+    config_alone = lambda _, file: file if file == "config.json" else None  # noqa: E731
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", config_alone)
+    assert of_training()["model"].health is Health.MISSING
 
 
 @pytest.mark.parametrize(
@@ -113,12 +120,14 @@ def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkey
         (["--config", *TRAINING], 0),
         (["--config", *TRAINING, "actor_rollout_ref.rollout.gpu_memory_utilization=0.95"], 1),
         (["--gpu"], 1),
-        (["--config", "grpo_gsm8k_cpu", "actor_rollout_ref.model.path=DIR"], 0),
+        (["--config", *TRAINING, "actor_rollout_ref.rollout.tensor_model_parallel_size=3"], 1),
+        (["--config", "demo", "actor_rollout_ref.model.path=MODEL"], 0),
     ],
 )
-def test_the_status_says_whether_a_training_can_start(arguments, status, capsys):
+def test_the_status_says_whether_a_training_can_start(arguments, status, tiny_model, capsys):
+    words = [word.replace("MODEL", str(tiny_model)) for word in arguments]
     with pytest.raises(SystemExit) as stopped:
-        main(["doctor", "--json", *arguments])
+        main(["doctor", "--json", *words])
     rows = json.loads(capsys.readouterr().out)
     assert stopped.value.code == status, [row for row in rows if row["health"] == "broken"]
 

@@ -26,7 +26,7 @@ from turntree.agents.verl.launch import Phase, StepReport, train
 from turntree.agents.verl.records.phases import VARIABLE, note_phase
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.full_disk import remove_halves
-from turntree.agents.verl.run.resume import resumed_step
+from turntree.agents.verl.run.resume import keep_records, resumed_step
 
 
 @pytest.fixture
@@ -110,9 +110,10 @@ def test_a_program_is_a_data_set_of_its_tasks(prepared: Callable[..., Any]) -> N
     assert first["env_id"] == "turntree.agents.harness.env:HarnessEnv"
 
 
-def test_programs_are_not_run_ahead(prepared: Callable[..., Any]) -> None:
+def test_programs_are_not_run_ahead(overrides: list[str]) -> None:
+    longest = ("data.max_prompt_length=256", "data.max_response_length=256")
     with pytest.raises(ConfigError, match="run-ahead would run them for nothing"):
-        prepared(*PROGRAM, "speculation=[tree,runahead]", config="grpo_arithmetic_cpu")
+        train("grpo_arithmetic_cpu", [*overrides, *PROGRAM, *longest, "speculation=[tree,runahead]"])
 
 
 def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Callable[..., Any]) -> None:
@@ -207,6 +208,8 @@ def test_a_step_that_a_full_disk_left_unwritten_is_that_of_the_newest_checkpoint
     (folder.checkpoints / "global_step_12").mkdir(parents=True)
     latest.write_text("")
     assert resumed_step({"resume_mode": "auto"}, folder) == 12
+    assert latest.read_text() == "", "asking changes nothing"
+    keep_records(folder, 12)
     assert latest.read_text() == "12", "verl reads it, too"
     latest.write_text("twelve")
     with pytest.raises(ConfigError, match="should hold the number"):

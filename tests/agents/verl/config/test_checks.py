@@ -125,7 +125,8 @@ def test_every_key_of_verl_is_followed_refused_or_meaningless() -> None:
     below = {key for key in gone if any(key.startswith(f"{one}.") for one in keys)}  # verl keeps the section whole
     assert set(gone) - below <= ours, "verl has these no more"
     for row in key_rows():
-        assert row.fate in ("followed", "refused", "meaningless")
+        assert row.fate in ("followed", "refused", "meaningless", "unsupported")
+        assert bool(row.takes) or row.fate != "unsupported"
         assert bool(row.why) == (row.fate != "followed")
 
 

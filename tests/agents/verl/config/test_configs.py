@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import shlex
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 from combinations import every_third
 from hydra.errors import InstantiationException
 from omegaconf import OmegaConf
 from tables import table
+from tiny_llama import save_chat_llama
 
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, graph_sizes, settings_from_environment
@@ -19,9 +26,11 @@ from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.groups import Choice, list_configs, list_options, offered
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.names import replica_count
+from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.start import find_problems
 from turntree.envs.registry import find_creator
 
 Compose = Callable[..., Composition]
@@ -160,7 +169,8 @@ def test_a_model_that_is_too_large_is_seen() -> None:
 
 
 def test_a_combination_that_verl_refuses_is_seen(composed: Compose) -> None:
-    broken = composed("actor_rollout_ref.actor.loss_agg_mode=token-means", config=None)
+    broken = composed(config=None)
+    broken.verl.actor_rollout_ref.actor.loss_agg_mode = "token-means"
     with pytest.raises(InstantiationException, match="Invalid loss_agg_mode"):
         require_valid(broken)
 
@@ -386,3 +396,71 @@ def test_every_engine_goes_on_while_the_policy_is_updated(mode: str, engine: str
     composed = compose(None, options)
     assert composed.settings.asynchronous == ResumeConfig()
     assert composed.verl.actor_rollout_ref.hybrid_engine == (mode == "colocate_async")
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "training.md"
+
+
+class Combination(NamedTuple):
+    """A row of the page's table of what a training can be combined with."""
+
+    name: str
+    keys: list[str]
+    state: str
+    drafts: str
+
+
+def combinations() -> list[Combination]:
+    lines = PAGE.read_text(encoding="utf-8").partition("<!-- combinations -->")[2].partition("<!-- end -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.splitlines()[3:]]
+    return [Combination(name, shlex.split(keys.strip("`")), state, drafts) for name, keys, state, drafts in rows]
+
+
+def start_of(keys: Iterable[str], model: Path) -> Composition:
+    """A training that a start would not refuse, as far as is known without its tasks."""
+    composition = compose(None, [f"actor_rollout_ref.model.path={model}", "env=arithmetic", *keys])
+    if problems := find_problems(composition, RunFolder(model / "none")):
+        raise problems[0]
+    return composition
+
+
+@pytest.fixture(scope="module")
+def model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy with positions for long rows."""
+    return save_chat_llama(tmp_path_factory.mktemp("model"), chatml, positions=8192)
+
+
+@pytest.mark.parametrize("row", combinations(), ids=lambda row: row.name)
+def test_what_the_page_says_of_a_combination_is_so(row: Combination, model: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("flash_attn", "flash_attn.bert_padding"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    if row.state == "refused":
+        assert not row.drafts
+        with pytest.raises(ConfigError) as refused:
+            start_of(row.keys, model)
+        assert "\n" not in str(refused.value)
+        return
+    named = re.fullmatch(r"runs: `(\S+)::(\S+)`|composes", row.state)
+    assert named, "runs, composes or refused"
+    if named[1]:
+        assert f"def {named[2]}(" in (PAGE.parents[1] / named[1]).read_text(encoding="utf-8")
+    assert row.drafts in ("yes", "no")
+    if row.drafts == "no":
+        with pytest.raises(ConfigError, match="speculation=none"):
+            start_of(row.keys, model)
+    composition = start_of([*row.keys, *(["speculation=none"] if row.drafts == "no" else [])], model)
+    section = composition.verl.actor_rollout_ref.rollout.engine_kwargs.turntree
+    assert (EngineSettings.parse(plain(section)).speculation is not None) is (row.drafts == "yes")
+    for name in ("flash_attn", "flash_attn.bert_padding"):
+        monkeypatch.delitem(sys.modules, name)
+    from verl.utils.config import omega_conf_to_dataclass
+
+    OmegaConf.resolve(composition.verl)
+    for part in SECTIONS:
+        omega_conf_to_dataclass(OmegaConf.select(composition.verl, part))
+
+
+def test_the_table_of_combinations_has_each_state() -> None:
+    states = Counter(row.state.partition(":")[0] for row in combinations())
+    assert states.keys() == {"runs", "composes", "refused"}
+    assert min(states.values()) > 5

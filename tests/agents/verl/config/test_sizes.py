@@ -6,7 +6,7 @@ import pytest
 
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.config.sizes import check_sizes
+from turntree.agents.verl.config.sizes import size_checks
 
 CPU = ("engine=local", "size=tiny", "env=arithmetic", "actor_rollout_ref.model.path=some/model")
 WHOLE = "actor_rollout_ref.actor.use_dynamic_bsz=false"
@@ -15,7 +15,8 @@ GPUS = ("engine=vllm", "size=7b", "env=gsm8k")
 
 def check(*overrides: str) -> None:
     composition = compose(None, overrides)
-    check_sizes(composition.verl, composition.settings)
+    for one in size_checks(composition.verl, composition.settings):
+        one()
 
 
 @pytest.mark.parametrize(
