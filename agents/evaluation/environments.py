@@ -10,6 +10,7 @@ from turntree.agents.errors import UsageError
 from turntree.agents.loop.env_settings import check_settings, made_settings
 from turntree.envs import Env, make
 from turntree.envs.data.json_files import parse_json
+from turntree.envs.running.containment import contain
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
         UsageError: If it does not take the arguments.
     """
     try:
-        return make_env()
+        return contain(make_env)
     except TypeError as error:
         # Gymnasium appends the origin of the error, with all arguments once more.
         reason = str(error).partition(" was raised from")[0]

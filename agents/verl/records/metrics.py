@@ -54,6 +54,7 @@ EPISODE_METRICS = _several(
         ("failures", "share of the episodes that the infrastructure broke, twice; nothing is learnt from them"),
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
         ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
+        ("program_errors", "episodes whose program gave no answer by its own fault; their reward is 0"),
         ("tokens", "tokens sampled"),
         ("tokens_per_forward_pass", "tokens per forward pass of an episode; 1 without speculation"),
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
@@ -190,6 +191,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "undecided": _mean(undecided),
         **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
     }
+    if errors := sum(info.get("program_error", 0.0) for info in infos):
+        values["program_errors"] = float(errors)
     if (equal := equal_groups(rewards.values())) is not None:
         values["equal_groups"] = equal
     if tokens:

@@ -21,11 +21,12 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.failures import PROGRAM_ERROR
 from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.harness import supervisor
 from turntree.agents.harness.env import HarnessEnv
-from turntree.agents.harness.play import PROGRAM_ANSWER, PROGRAM_ERROR
+from turntree.agents.harness.play import PROGRAM_ANSWER
 from turntree.agents.harness.program import Assignment, CommandProgram
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
