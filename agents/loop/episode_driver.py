@@ -64,6 +64,8 @@ class EpisodeDriver:
     failure: str = ""
     failure_kind: FailureKind = FailureKind.ENVIRONMENT
     """The part at work, and the one that failed once there is a failure."""
+    raised_in: str = ""
+    """What of the environment raised, where the environment itself does not say."""
 
     @property
     def env_id(self) -> str:
@@ -79,7 +81,8 @@ class EpisodeDriver:
         except BaseException as raised:
             error = contained(raised)
             logger.warning("an episode of %s failed", self.env_id, exc_info=True)
-            stop_reason, self.failure = StopReason.FAILURE, describe(error)
+            where = f"{self.raised_in} raised " if self.raised_in else ""
+            stop_reason, self.failure = StopReason.FAILURE, where + describe(error)
             self.failure_kind = kind_of(error, self.failure_kind)
         failed = stop_reason is StopReason.FAILURE
         return Episode(
@@ -102,7 +105,9 @@ class EpisodeDriver:
         elif index is not None:
             options = {"index": index}
         reset = functools.partial(self.env.reset, seed=self.seed, options=options)
+        self.raised_in = "reset()"
         _, info = await self._in_time(self.env, reset, lambda: "reset()")
+        self.raised_in = ""  # not reached by an exception
         self.task_id = info["task_id"]
         if self.task is None:
             self.task = self.env.unwrapped.current_task
@@ -158,13 +163,13 @@ class EpisodeDriver:
         except (asyncio.CancelledError, TimeoutError) as error:
             if isinstance(error, TimeoutError) and not bound.expired():  # the environment's own
                 raise
-            late = f"{doing()} did not end within step_seconds, {seconds:g} s"
+            self.raised_in = doing()
             work.add_done_callback(lambda _: contain(getattr(own, "close_episode", own.close)))
             if not bound.expired():
                 raise
         if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
             pool.give_up(work)
-        raise TimeoutError(late)
+        raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
         """The result of ``call``, run where the environment runs; whatever it raises is an ``Exception``."""

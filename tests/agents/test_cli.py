@@ -1,6 +1,7 @@
 import importlib.util
 import io
 import json
+import os
 import sys
 from contextlib import nullcontext
 from importlib import metadata
@@ -9,14 +10,18 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
+import chat_stand_in
+import escaping
 import pytest
 from command import Said
+from escaping import NAMED, TASKS, WELL
 from interpreter import python
+from machine_speed import patience
 from unlearning import CAUSES
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.episodes.record import read_episodes
+from turntree.agents.episodes.record import read_episodes, read_records
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
 from turntree.envs import registry
@@ -104,6 +109,26 @@ def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_mod
     table, *warnings = out.split("warning: ")
     assert "cached prompt tokens" in table
     assert [line.startswith(said) for line in warnings] == [True] * bool(said), out
+
+
+def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(turntree: Any, tmp_path: Path) -> None:
+    """A process of its own: a control that lets something through ends with the environment's status."""
+    out, support = tmp_path / "out.jsonl", str(Path(escaping.__file__).parent)
+    answer = lambda body: chat_stand_in.said(escaping.policy(body["messages"][-1]["content"]))  # noqa: E731
+    with chat_stand_in.ChatStandIn(answer) as server:
+        words = ("eval", "escaping:Escaping", "--engine", "openai", "--base-url", f"{server.url}/v1")
+        words += ("--env-arg", f"step_seconds={patience(3)}")
+        asked = ("-m", "turntree.agents.cli", *words, "-n", str(len(TASKS) + WELL + 1), "--out", str(out), "--json")
+        ended = python(*asked, env={**os.environ, "PYTHONPATH": support})
+        assert ended.returncode == 0, ended.stderr
+        table = turntree(*words, "-n", 2)
+    told = json.loads(ended.stdout)[0]
+    assert (told["solved"], told["scored"], told["failures"]) == (WELL, WELL, len(TASKS) + 1)
+    failures = {record.labels["index"]: record.episode.failure for record in read_records(out)}
+    assert all(failures[index].endswith(NAMED[task.split()[1]]) for index, task in enumerate(TASKS))
+    assert "did not end within step_seconds" in failures[len(TASKS) + WELL]
+    assert table.status == 1, "none could be judged"
+    assert "first failure: tool 'breaks' raised SystemExit: 0" in table.out
 
 
 def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
