@@ -98,3 +98,10 @@ class Quick(Escaping):
     """In the event loop."""
 
     quick = True
+
+
+class Unmade(Escaping):
+    """Cannot be made."""
+
+    def __init__(self, **_: Any) -> None:
+        raise SystemExit(0)
