@@ -277,9 +277,13 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         Raises:
             OptionsError: If an option is unknown or of the wrong type.
             TaskIndexError: If there is no task with the index.
+            Escape: If ``task`` or ``start`` raised what is no ``Exception``.
         """
         super().reset(seed=seed)
         self.close_episode()
+        return contain(partial(self._begin, options))
+
+    def _begin(self, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         progress = Progress(task=chosen_task(options or {}, self.task, self.num_tasks, self.np_random))
         if self.memo is not None:
             progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
