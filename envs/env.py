@@ -80,8 +80,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     default_limits: ClassVar[Limits] = Limits()
     """Bounds of an episode of which none were given."""
     step_seconds: float = 3600.0
-    """Time after which ``reset`` or ``step`` counts as hung where an episode is played: the episode fails, and its
-    thread is given up. Not of ``quick`` environments, which run in the event loop."""
+    """Time after which ``reset`` or ``step`` of an episode counts as hung, unless ``quick``: then the episode fails."""
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
@@ -277,7 +276,6 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         Raises:
             OptionsError: If an option is unknown or of the wrong type.
             TaskIndexError: If there is no task with the index.
-            Escape: If ``task`` or ``start`` raised what is no ``Exception``.
         """
         super().reset(seed=seed)
         self.close_episode()

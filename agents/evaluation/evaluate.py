@@ -12,20 +12,18 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from functools import partial
 from math import nan, sqrt
-from threading import Thread
 from typing import Any, NamedTuple
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
-from turntree.agents.episodes.failures import program_error
+from turntree.agents.evaluation.environments import env_after
 from turntree.agents.loop.chat_rollout import chat_rollout
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import Scorer
-from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 from turntree.envs.running.containment import contain
 
@@ -78,8 +76,7 @@ async def evaluate(
     """Play the tasks ``indices``, several at once.
 
     Args:
-        make_env: Creates an environment; called ``concurrency`` times at most, and once after each episode that timed
-            out.
+        make_env: Creates an environment; called ``concurrency`` times at most, and after each timeout.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
@@ -118,17 +115,14 @@ async def evaluate(
             if sample:
                 drawn = replace(drawn or Sampling(), seed=sampling_seed(playing.seed, index, sample))
             ended[place] = await played(env, limits=playing.limits, index=index, seed=own, sampling=drawn)
-            if ended[place].failure_kind is FailureKind.TIMEOUT:  # a thread may still be in this one
-                Thread(target=contain, args=(env.close,), daemon=True).start()
-                env = contain(make_env)
+            env = env_after(ended[place], env, make_env)
             await end(place)
         contain(env.close)
 
     async def end(place: int) -> None:
         news = [place]
         if scorer is not None:
-            group = groups[place // samples]
-            group.append(place)
+            (group := groups[place // samples]).append(place)
             if len(group) < samples:
                 return
             news = sorted(group)
@@ -195,8 +189,6 @@ class Evaluation:
     """Episodes that ended in a failure; masked."""
     undecided: int
     """Episodes whose answer could not be judged; masked."""
-    program_errors: int
-    """Scored episodes whose program gave no answer by its own fault."""
     reward: float
     """Sum of the rewards."""
     turns: int
@@ -226,7 +218,6 @@ class Evaluation:
             solved=sum(map(solved, scored)),
             failures=sum(episode.stop_reason is StopReason.FAILURE for episode in episodes),
             undecided=sum(bool(episode.undecided) for episode in episodes),
-            program_errors=sum(bool(program_error(episode)) for episode in scored),
             reward=sum(episode.reward for episode in scored),
             turns=len(turns),
             tokens=sum(len(turn.completion.token_ids) for turn in turns),

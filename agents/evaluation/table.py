@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.failures import program_error
 from turntree.agents.episodes.learning_checks import Advice, figures_of, learning_warnings
 from turntree.agents.evaluation.evaluate import Evaluation, solved
 from turntree.agents.evaluation.metrics import repeated
@@ -61,7 +62,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "scored": sums.scored,
         "failures": sums.failures,
         "undecided": sums.undecided,
-        "program errors": sums.program_errors,
+        "program errors": sum(bool(program_error(episode)) for episode in result.episodes),
         "reward per episode": sums.per_episode(sums.reward),
         "turns per episode": sums.per_episode(sums.turns),
         "cut turns": sums.cut_turns,

@@ -106,7 +106,7 @@ class EpisodeDriver:
             options = {"index": index}
         reset = functools.partial(self.env.reset, seed=self.seed, options=options)
         self.raised_in = "reset()"
-        _, info = await self._in_time(self.env, reset, lambda: "reset()")
+        _, info = await self._in_time(reset, lambda: "reset()")
         self.raised_in = ""  # not reached by an exception
         self.task_id = info["task_id"]
         if self.task is None:
@@ -140,8 +140,8 @@ class EpisodeDriver:
 
     async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
         """The result of an environment's ``step``."""
-        step = functools.partial(env.step, text)
-        return await self._in_time(env, step, lambda: getattr(env.unwrapped, "doing", "") or "step()")
+        own = self.env.unwrapped
+        return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "doing", "") or "step()")
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:
@@ -150,11 +150,11 @@ class EpisodeDriver:
         yield
         self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
 
-    async def _in_time(self, env: Any, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
-        """The result of a call of ``env``. One that nobody waits for any more ends the episode there when it ends."""
+    async def _in_time(self, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
+        """The result of a call of the environment; one that nobody waits for any more closes the episode at its end."""
         if self._on_loop:
             return contain(call)
-        own = env.unwrapped
+        own = self.env.unwrapped
         seconds = getattr(own, "step_seconds", math.inf)
         work = self.submit(call)
         try:
