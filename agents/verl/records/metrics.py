@@ -173,7 +173,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         sum(row.extra.get(f"spec_num_{name}") or 0 for row in rows)
         for name in ("draft_tokens", "accepted_tokens", "verify_steps")
     )
-    lost = {kind: sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
+    lost = {f"lost_{kind}": sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
+    lost["program_errors"] = sum(info.get("program_error", 0) for info in infos)
     values = {
         "episodes": float(len(played)),
         "dialogues": len(rows) / len(played),
@@ -189,10 +190,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "retried": _mean([info["attempts"] > 1 for info in infos]),
         "failures": _mean([info["failure"] for info in infos]),
         "undecided": _mean(undecided),
-        **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
+        **{name: float(count) for name, count in lost.items() if count},
     }
-    if errors := sum(info.get("program_error", 0.0) for info in infos):
-        values["program_errors"] = float(errors)
     if (equal := equal_groups(rewards.values())) is not None:
         values["equal_groups"] = equal
     if tokens:
