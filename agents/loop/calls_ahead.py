@@ -95,9 +95,10 @@ class EarlyCalls:
         """Whether only what is probable enough is made."""
         self.forks = is_forkable(env)
         """Whether forks of the environment take turns."""
-        slow = self.bounded and not self.forks and isinstance(own, Env) and not own.quick
-        # What an episode saves it would have left of its seconds.
-        self.pure = slow and own.limits.max_seconds is None and any(tool.pure for tool in own.offered_tools)
+        # Of bounded seconds, those that calls ahead save would be left for more turns.
+        apart = self.bounded and not self.forks and isinstance(own, Env) and own.limits.max_seconds is None
+        slow = apart and not own.quick
+        self.pure = slow and any(tool.pure for tool in own.offered_tools)
         """Whether pure tools are called by themselves."""
         self._turn = 0
         self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)
