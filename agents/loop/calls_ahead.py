@@ -144,7 +144,7 @@ class EarlyCalls:
             if fork is not None:
                 left = max(0.0, fork.begun + self._own.step_seconds - wanted)
                 await asyncio.wait([fork.step], timeout=left if math.isfinite(left) else None)
-                came = fork.step.done() and fork.step.exception() is None
+                came = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
                 if came and not fork.step.result()[0][4]["failure"]:  # else it may succeed now
                     answer, ended = fork.step.result()
                     found = fork.env, answer

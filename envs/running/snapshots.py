@@ -53,6 +53,8 @@ class Snapshots:
     def fork(self, state: bytes) -> Self:
         """Another environment, in the state of a snapshot of this one; it shares what no episode changes.
 
+        Its episode is closed by ``close_episode``; ``close`` is for what it shares.
+
         Raises:
             SnapshotError: If this class is not ``forkable``, or as ``restore``.
         """
