@@ -246,7 +246,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return self._started().seen
 
     @property
-    def doing(self) -> str:
+    def step_part(self) -> str:
         """What the running step is at, to name it in a failure: ``reply()``, or a tool; empty before the first."""
         return self._progress.doing if self._progress is not None else ""
 

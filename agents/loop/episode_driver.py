@@ -141,7 +141,7 @@ class EpisodeDriver:
     async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
         """The result of an environment's ``step``."""
         own = self.env.unwrapped
-        return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "doing", "") or "step()")
+        return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "step_part", "") or "step()")
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:

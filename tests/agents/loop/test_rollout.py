@@ -174,7 +174,7 @@ async def test_whatever_an_environment_raises_is_a_failure_and_neither_ends_the_
 async def test_a_step_that_hangs_is_a_failure_of_time_and_ends_its_episode_once_it_goes_on(renderer, text, named):
     env, closed = Escaping(step_seconds=patience(0.3)), []
     escaping.HOLD.clear()
-    env.close_episode = lambda: closed.append(env.doing)  # type: ignore[method-assign]
+    env.close_episode = lambda: closed.append(env.step_part)  # type: ignore[method-assign]
     try:
         episode, _ = await play(renderer, text, env=env, index=len(TASKS))
         assert episode.failure_kind == "timeout"
@@ -191,7 +191,7 @@ async def test_a_cancellation_in_the_middle_of_a_step_is_none_of_the_environment
     escaping.HOLD.clear()
     try:
         running = asyncio.create_task(play(renderer, "breaks(hang)", env=env, index=len(TASKS)))
-        await soon(lambda: env.doing != "" or running.done())
+        await soon(lambda: env.step_part != "" or running.done())
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
