@@ -279,9 +279,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """
         super().reset(seed=seed)
         self.close_episode()
-        return contain(partial(self._begin, options))
+        return contain(partial(self._open_episode, options))
 
-    def _begin(self, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    def _open_episode(self, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         progress = Progress(task=chosen_task(options or {}, self.task, self.num_tasks, self.np_random))
         if self.memo is not None:
             progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
@@ -319,7 +319,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         progress.turn += 1
         history: list[Message] = []
         try:
-            reply, history = contain(partial(self._take_turn, message, parsed, progress))
+            reply, history = contain(partial(self._answered, message, parsed, progress))
         except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
@@ -365,7 +365,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         messages = self._progress.messages if self._progress else []
         return "\n\n".join(f"[{message.role}] {message.content}" for message in messages)
 
-    def _take_turn(self, message: Message, parsed: ParsedTurn, progress: Progress) -> tuple[Reply, list[Message]]:
+    def _answered(self, message: Message, parsed: ParsedTurn, progress: Progress) -> tuple[Reply, list[Message]]:
         """The answer, and what ``compact`` puts in the place of the dialogue."""
         reply = self._answer(message, parsed, progress)
         progress.note_end(self.limits, done=reply.done)
