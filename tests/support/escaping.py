@@ -3,6 +3,8 @@
 import asyncio
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from playing import made_up
@@ -11,6 +13,16 @@ from turntree.envs import Env, Message, Reply, Task
 
 HOLD = threading.Event()
 """Lets what hangs go on."""
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """What hangs does so until the end of the block."""
+    HOLD.clear()
+    try:
+        yield
+    finally:
+        HOLD.set()
 
 
 class Own(BaseException):

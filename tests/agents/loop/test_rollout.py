@@ -173,30 +173,24 @@ async def test_whatever_an_environment_raises_is_a_failure_and_neither_ends_the_
 @pytest.mark.parametrize(("text", "named"), [("breaks(hang)", "tool 'breaks'"), ("I say hang", "reply()")])
 async def test_a_step_that_hangs_is_a_failure_of_time_and_ends_its_episode_once_it_goes_on(renderer, text, named):
     env, closed = Escaping(step_seconds=patience(0.3)), []
-    escaping.HOLD.clear()
     env.close_episode = lambda: closed.append(env.step_part)  # type: ignore[method-assign]
-    try:
+    with escaping.held():
         episode, _ = await play(renderer, text, env=env, index=len(TASKS))
         assert episode.failure_kind == "timeout"
         said = f"raised TimeoutError: it did not end within step_seconds, {env.step_seconds:g} s"
         assert episode.failure == f"{named} {said}"
         assert len(closed) == 1, "by the reset, and not while a thread is in the step"
-    finally:
-        escaping.HOLD.set()
     await soon(lambda: len(closed) == 2)
 
 
 async def test_a_cancellation_in_the_middle_of_a_step_is_none_of_the_environments(renderer: Renderer) -> None:
     env = Escaping()
-    escaping.HOLD.clear()
-    try:
+    with escaping.held():
         running = asyncio.create_task(play(renderer, "breaks(hang)", env=env, index=len(TASKS)))
         await soon(lambda: env.step_part != "" or running.done())
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    finally:
-        escaping.HOLD.set()
 
 
 async def test_a_cancelled_rollout_is_cancelled_and_not_a_failure(renderer: Renderer) -> None:

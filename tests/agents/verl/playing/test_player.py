@@ -118,7 +118,8 @@ ESCAPES = [*enumerate(TASKS), (len(TASKS) + WELL, "tool hang")]
 async def test_whatever_an_environment_raises_masks_its_episode_and_the_next_is_played(stage, tmp_path, index, task):
     seconds = patience(0.3) if "hang" in task else 1000.0
     named = {"env_id": "escaping:Escaping", "env_kwargs": json.dumps({"step_seconds": seconds})}
-    output, _ = await stage.play(*[escaping.policy(task)] * 2, **named, index=index)
+    with escaping.held():
+        output, _ = await stage.play(*[escaping.policy(task)] * 2, **named, index=index)
     assert (told(output)["masked"], told(output)["attempts"], sum(output.response_mask)) == (1.0, 2, 0)
     (record,) = read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl")
     part, how = task.split()
