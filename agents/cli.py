@@ -68,9 +68,9 @@ def _misuse(error: Exception) -> str | None:
 def _to_put_right(error: Exception) -> str | None:
     """One line for the user, or ``None`` if the error is a bug of turntree."""
     from turntree.agents.errors import AgentError
-    from turntree.agents.loop.episode_driver import describe
     from turntree.agents.os_errors import in_words
     from turntree.envs.errors import EnvError
+    from turntree.envs.failure import describe
     from turntree.rewards import RewardError
 
     while isinstance(error, ExceptionGroup):  # of tasks that ran at once; the first one says enough

@@ -2,10 +2,10 @@
 
 Authors write ``task``, ``reply`` and, where the task's prompt is not the whole
 opening, ``start``. The base class parses tool calls, runs the tools, enforces every
-limit but those counted in tokens, and turns an exception of a tool or of
-``reply`` into a truncated episode. Invariant: an episode ends exactly once,
-as terminated (the task ended it) or as truncated (a limit, a failure), never as
-both.
+limit but those counted in tokens, and turns whatever a tool or ``reply`` raises,
+but the user's Ctrl-C, into a truncated episode. Invariant: an episode ends exactly
+once, as terminated (the task ended it) or as truncated (a limit, a failure), never
+as both.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
 from turntree.envs.context import Context
 from turntree.envs.errors import ResetNeeded
-from turntree.envs.failure import FailureKind, kind_of
+from turntree.envs.failure import FailureKind, describe, kind_of
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import DEFAULT_FORMAT, ParsedTurn, ToolParser, get_parser, read_turn
 from turntree.envs.progress import EnvStop, Progress
 from turntree.envs.reply import Reply
+from turntree.envs.running.containment import contain
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.running.pure_calls import PureCall, PureCalls
@@ -78,6 +79,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     """Number of tasks; ``None`` is no bound."""
     default_limits: ClassVar[Limits] = Limits()
     """Bounds of an episode of which none were given."""
+    step_seconds: float = 3600.0
+    """Time after which ``reset`` or ``step`` of an episode counts as hung, unless ``quick``: then the episode fails."""
     quick: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
@@ -89,7 +92,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
-            *("quick", "forkable", "describes_tools"),
+            *("quick", "forkable", "describes_tools", "step_seconds"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_schemas"),
             *("_system_prompt", "_early"),
         }
@@ -110,6 +113,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         tool_format: str | None = None,
         system_prompt: str | None = None,
         describes_tools: bool | None = None,
+        step_seconds: float | None = None,
         render_mode: str | None = None,
     ) -> None:
         """Set up the state that all episodes share.
@@ -121,12 +125,17 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             system_prompt: First message; ``None`` uses the class's own, an empty text none.
             describes_tools: Whether the messages describe the tools, so that the policy is not told of them; ``None``
                 takes the class's word where the class's own system prompt is used.
+            step_seconds: Replaces the class's own; ``None`` keeps it.
             render_mode: ``ansi`` or ``None``.
 
         Raises:
             UnknownParser: If ``tool_format`` is unknown.
-            ValueError: If ``render_mode`` is unknown.
+            ValueError: If ``render_mode`` is unknown, or ``step_seconds`` not positive.
         """
+        if step_seconds is not None:
+            if not step_seconds > 0:
+                raise ValueError(f"step_seconds must be positive, got {step_seconds!r}")
+            self.step_seconds = step_seconds
         if tool_format is not None:
             get_parser(tool_format)
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -236,6 +245,11 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         """What the policy sees: ``messages``, or what ``compact`` left of them and all after that."""
         return self._started().seen
 
+    @property
+    def step_part(self) -> str:
+        """What the running step is at, to name it in a failure: ``reply()``, or a tool; empty before the first."""
+        return self._progress.doing if self._progress is not None else ""
+
     def toolset(self, kind: type[_Toolset]) -> _Toolset:
         """The running episode's instance of one of ``toolsets``.
 
@@ -264,7 +278,10 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             TaskIndexError: If there is no task with the index.
         """
         super().reset(seed=seed)
-        self._leave()
+        self.close_episode()
+        return contain(partial(self._open_episode, options))
+
+    def _open_episode(self, options: dict[str, Any] | None) -> tuple[str, dict[str, Any]]:
         progress = Progress(task=chosen_task(options or {}, self.task, self.num_tasks, self.np_random))
         if self.memo is not None:
             progress.history = beginning(f"{type(self).__module__}.{type(self).__qualname__}", progress.task)
@@ -302,14 +319,11 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         progress.turn += 1
         history: list[Message] = []
         try:
-            reply = self._answer(message, parsed, progress)
-            progress.note_end(self.limits, done=reply.done)
-            progress.messages.extend(reply.messages)
-            history = self._shorten(progress)
+            reply, history = contain(partial(self._answered, message, parsed, progress))
         except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
-            progress.failure = _one_line(f"{progress.doing} raised {type(error).__name__}: {error}")
+            progress.failure = _one_line(f"{progress.doing} raised {describe(error)}")
             progress.failure_kind = kind_of(error, progress.failure_kind)
             reply = Reply()
         self._early.close_step()
@@ -340,7 +354,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def close(self) -> None:
         """End the running episode and release the resources of its tools; may be called again."""
-        self._leave()
+        self.close_episode()
         super().close()
 
     def render(self) -> str | None:  # type: ignore[override]
@@ -350,6 +364,13 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             return None
         messages = self._progress.messages if self._progress else []
         return "\n\n".join(f"[{message.role}] {message.content}" for message in messages)
+
+    def _answered(self, message: Message, parsed: ParsedTurn, progress: Progress) -> tuple[Reply, list[Message]]:
+        """The answer, and what ``compact`` puts in the place of the dialogue."""
+        reply = self._answer(message, parsed, progress)
+        progress.note_end(self.limits, done=reply.done)
+        progress.messages.extend(reply.messages)
+        return reply, self._shorten(progress)
 
     def _answer(self, message: Message, parsed: ParsedTurn, progress: Progress) -> Reply:
         if parsed.error:
@@ -370,6 +391,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         allowed = progress.allowed(calls, self.limits)
         owners = owners_of(self, self.tools, progress.toolsets)
         context = Context(task=progress.task, np_random=self.np_random, turn=progress.turn, state=progress.tool_state)
+        self._early.seconds = self.executor.seconds
         jobs = []
         for call in allowed:
             if progress.history:
@@ -384,6 +406,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
                 early=self._early,
             )
             jobs.append(job)
+        progress.doing = " and ".join(f"tool {name!r}" for name in dict.fromkeys(job.name for job in jobs))
         outcomes = self.executor.run(jobs, seconds=progress.seconds_left(self.limits))
         progress.tool_calls += len(outcomes)
         messages: list[Message] = []
@@ -414,7 +437,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             raise TypeError(f"compact() must return Message objects, at least one, or None, got {history!r:.200}")
         return progress.kept
 
-    def _leave(self) -> None:
+    def close_episode(self) -> None:
+        """End the running episode and release what its toolsets hold; the environment itself stays open."""
         if self._progress is not None:
             self._progress.close()
         self._progress = None

@@ -88,6 +88,10 @@ class ConformanceError(EnvError, AssertionError):
     """An environment breaks a rule that every environment must keep."""
 
 
+class Escape(EnvError):
+    """Code of an environment raised what is no ``Exception``, such as ``SystemExit``; the text names it."""
+
+
 class SandboxError(EnvError):
     """The sandbox itself failed: no verdict on the code."""
 

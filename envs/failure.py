@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from turntree.envs.errors import SandboxError, UndecidedAnswer
+from turntree.envs.errors import Escape, SandboxError, UndecidedAnswer
 from turntree.rewards.errors import RewardError
 
 
@@ -42,3 +42,13 @@ def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
     if isinstance(error, UndecidedAnswer | RewardError):
         return FailureKind.REWARD
     return FailureKind.TOOL if isinstance(error, SandboxError) else at_work
+
+
+def describe(error: BaseException) -> str:
+    """``error`` in one line, its class first.
+
+    >>> describe(ValueError("no such\\n  city"))
+    'ValueError: no such city'
+    """
+    text = str(error) if isinstance(error, Escape) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split()).removesuffix(":")

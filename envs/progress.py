@@ -11,6 +11,7 @@ from typing import Any
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, ToolCall
+from turntree.envs.running.containment import contain
 from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.task import Task
 from turntree.envs.tools.toolset import Toolset
@@ -111,6 +112,6 @@ class Progress:
         """Release what the toolsets hold; may be called again."""
         for toolset in self.toolsets:
             try:
-                toolset.close()
+                contain(toolset.close)
             except Exception:  # the episode is over and can no longer fail
                 logger.warning("closing %s failed", type(toolset).__name__, exc_info=True)

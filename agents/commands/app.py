@@ -191,11 +191,11 @@ def _summary(env_id: str) -> str:
 def _print_step(report: StepReport) -> None:
     from rich.console import Console
 
-    Console().print(
-        f"step {report.step}: reward {report.reward:.3f}, "
-        f"{report.tokens_per_forward_pass:.2f} tokens per forward pass, {report.seconds:.1f} s",
-        highlight=False,
-    )
+    passes = f"{report.tokens_per_forward_pass:.2f} tokens per forward pass"
+    said = "no turn of the policy" if report.metrics.get("turntree/turns") == 0 else passes
+    line = f"step {report.step}: reward {report.reward:.3f}, {said}, {report.seconds:.1f} s"
+    line += f"; {report.program_error}" if report.program_error else ""
+    Console().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_phase(phase: Phase) -> None:

@@ -149,7 +149,7 @@ def eval_command(options: EvalOptions) -> None:
     _show(options, results, paired)
     if paired and not options.as_json and options.out is not None and suite is None:
         typer.echo(f"both beside each other: turntree view {files[0]} {others[0]} --out both.html")
-    if all(episode.masked for result in results for episode in result.episodes):
+    if all(episode.masked or not episode.turns for result in results for episode in result.episodes):
         raise typer.Exit(1)
 
 

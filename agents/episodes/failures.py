@@ -1,4 +1,4 @@
-"""Infrastructure failures of episodes, by kind."""
+"""Infrastructure failures of episodes, by kind, and programs that broke by themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Iterable
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.envs.failure import FailureKind
 
-__all__ = ["FailureKind", "count_failures", "failure_kind"]
+__all__ = ["PROGRAM_ERROR", "FailureKind", "count_failures", "failure_kind", "program_error"]
+
+PROGRAM_ERROR = "program_error"
+"""Key of the task's metadata in the episode of a program without an answer: why there is none."""
 
 
 def failure_kind(episode: Episode) -> FailureKind | None:
@@ -25,3 +28,11 @@ def failure_kind(episode: Episode) -> FailureKind | None:
 def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:
     """The number of failed episodes of each kind."""
     return Counter(kind for episode in episodes if (kind := failure_kind(episode)) is not None)
+
+
+def program_error(episode: Episode) -> str:
+    """Why the episode's program gave no answer by its own fault; empty if it did, or if a limit of the policy's turns
+    ended it."""
+    if episode.task is None or (episode.turns and episode.stop_reason.is_truncated()):
+        return ""
+    return str(episode.task.metadata.get(PROGRAM_ERROR, ""))

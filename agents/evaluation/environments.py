@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
 from typing import Any
 
+from turntree.agents.episodes.episode import Episode
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.env_settings import check_settings, made_settings
 from turntree.envs import Env, make
 from turntree.envs.data.json_files import parse_json
+from turntree.envs.failure import FailureKind
+from turntree.envs.running.containment import contain
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
@@ -63,8 +67,16 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
         UsageError: If it does not take the arguments.
     """
     try:
-        return make_env()
+        return contain(make_env)
     except TypeError as error:
         # Gymnasium appends the origin of the error, with all arguments once more.
         reason = str(error).partition(" was raised from")[0]
         raise UsageError(f"{env_id} does not take these arguments: {reason}") from error
+
+
+def env_after(episode: Episode, env: Any, make_env: Callable[[], Any]) -> Any:
+    """The environment for the next episode: another one after a timeout, as a thread may still be in this one."""
+    if episode.failure_kind is not FailureKind.TIMEOUT:
+        return env
+    Thread(target=contain, args=(env.close,), daemon=True).start()
+    return contain(make_env)

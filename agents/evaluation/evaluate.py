@@ -18,12 +18,14 @@ from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
 from turntree.agents.engines.protocol import Engine, FinishReason, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.evaluation.environments import env_after
 from turntree.agents.loop.chat_rollout import chat_rollout
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
+from turntree.envs.running.containment import contain
 
 _Z95 = 1.959964
 """Two-sided 95 % quantile of the standard normal distribution."""
@@ -74,7 +76,7 @@ async def evaluate(
     """Play the tasks ``indices``, several at once.
 
     Args:
-        make_env: Creates an environment; called ``concurrency`` times at most.
+        make_env: Creates an environment; called ``concurrency`` times at most, and after each timeout.
         engine: Samples the turns; a chat server returns them as text.
         renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
         done: Episodes by task and sample that were played before; they are not played again. With a scorer
@@ -113,14 +115,14 @@ async def evaluate(
             if sample:
                 drawn = replace(drawn or Sampling(), seed=sampling_seed(playing.seed, index, sample))
             ended[place] = await played(env, limits=playing.limits, index=index, seed=own, sampling=drawn)
+            env = env_after(ended[place], env, make_env)
             await end(place)
-        env.close()
+        contain(env.close)
 
     async def end(place: int) -> None:
         news = [place]
         if scorer is not None:
-            group = groups[place // samples]
-            group.append(place)
+            (group := groups[place // samples]).append(place)
             if len(group) < samples:
                 return
             news = sorted(group)
@@ -132,7 +134,7 @@ async def evaluate(
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(playing.concurrency, len(order) - len(ended))):
-            group.create_task(play(make_env(), places))
+            group.create_task(play(contain(make_env), places))
     return [ended[place] for place in range(len(order))]
 
 

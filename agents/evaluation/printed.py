@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from turntree.agents.episodes.failures import program_error
 from turntree.agents.evaluation.paired import Paired
 from turntree.agents.evaluation.table import EvalResult, rows, warnings
 
@@ -13,7 +14,7 @@ _SHOWN = 10
 
 
 def print_result(result: EvalResult) -> None:
-    """Print the table of one evaluation, its warnings and its first failure."""
+    """Print the table of one evaluation, its warnings, its first failure and the first error of a program."""
     table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
     for name, value in rows(result).items():
         table.add_row(name, value)
@@ -21,9 +22,10 @@ def print_result(result: EvalResult) -> None:
     console.print(table)
     for warning in warnings(result):
         console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
-    failure = next((episode.failure for episode in result.episodes if episode.failure), None)
-    if failure is not None:
-        console.print(f"first failure: {failure}", markup=False, highlight=False)
+    failures = (episode.failure for episode in result.episodes)
+    for name, causes in (("failure", failures), ("program error", map(program_error, result.episodes))):
+        if cause := next(filter(None, causes), ""):
+            console.print(f"first {name}: {cause}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_difference(title: str, found: Paired) -> None:

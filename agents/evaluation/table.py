@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.failures import program_error
 from turntree.agents.episodes.learning_checks import Advice, figures_of, learning_warnings
 from turntree.agents.evaluation.evaluate import Evaluation, solved
 from turntree.agents.evaluation.metrics import repeated
@@ -61,6 +62,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "scored": sums.scored,
         "failures": sums.failures,
         "undecided": sums.undecided,
+        "program errors": sum(bool(program_error(episode)) for episode in result.episodes),
         "reward per episode": sums.per_episode(sums.reward),
         "turns per episode": sums.per_episode(sums.turns),
         "cut turns": sums.cut_turns,
@@ -99,6 +101,7 @@ def rows(result: EvalResult) -> dict[str, str]:
         "turns per episode": f"{shown['turns per episode']:.2f}",
         "turns cut at a limit of tokens": f"{shown['cut turns']} of {shown['turns']}",
         **tokens,
+        **({"programs without an answer": str(errors)} if (errors := shown["program errors"]) else {}),
         "failures (left out)": str(shown["failures"]),
         "undecided (left out)": str(shown["undecided"]),
         "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),

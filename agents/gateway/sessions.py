@@ -19,7 +19,7 @@ from turntree.agents.episodes.dialogue import canonical_call
 from turntree.agents.gateway.dialogue_keys import chain, ids_of, next_key
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.turns import SampledTurn
-from turntree.agents.loop.episode_driver import describe
+from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
 
 _REMEMBERED = 4096

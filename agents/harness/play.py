@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from turntree.agents.engines.protocol import Engine, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.failures import PROGRAM_ERROR
 from turntree.agents.gateway.app import Gateway
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.session_episodes import dialogues, episode_of
@@ -28,8 +29,6 @@ from turntree.envs.limits import Limits
 
 PROGRAM_ANSWER = "program_answer"
 """Key of the task's metadata in a played episode: the program's final answer."""
-PROGRAM_ERROR = "program_error"
-"""The same for a program without an answer: why there is none."""
 _ENDLESS = 1 << 30
 
 

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 
 from turntree.agents.errors import AgentError, UsageError
 from turntree.agents.harness.supervisor import CANNOT, supervised
+from turntree.envs.failure import describe
 
 InThread = Callable[[Callable[[], str]], Coroutine[Any, Any, str]]
 """The result of a call that may block."""
@@ -145,7 +146,7 @@ class CallableProgram:
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
         except Exception as error:  # of somebody else's program: whatever it is, it has no answer
-            raise NoAnswer(f"the program raised {type(error).__name__}: {error}") from error
+            raise NoAnswer(f"the program raised {describe(error)}") from error
 
 
 class _RunningCall:

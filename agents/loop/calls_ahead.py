@@ -17,17 +17,22 @@ import math
 import pickle
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
 from turntree.envs import Env
+from turntree.envs.running.containment import contain
 from turntree.envs.running.pure_calls import PureCall
 
 Answer = tuple[Any, ...]
 """The result of ``Env.step``."""
 Ask = Callable[[Any, str], Coroutine[Any, Any, Answer]]
 """Steps an environment."""
+Submit = Callable[[Callable[[], Any]], Future[Any]]
+"""Has a thread run a function."""
 OffLoop = Callable[[Callable[[], Any]], Coroutine[Any, Any, Any]]
 """Runs a function where environments run."""
 _CREDIT_PER_EPISODE = 1 / 8
@@ -69,8 +74,10 @@ class _Fork(NamedTuple):
     """Snapshot of the environment before the turn."""
     calls: int
     begun: float
-    step: asyncio.Task[tuple[Answer, float]]
+    work: Future[tuple[Answer, float]]
     """The answer, and when it came."""
+    step: asyncio.Future[tuple[Answer, float]]
+    """The same in the event loop."""
 
 
 class EarlyCalls:
@@ -80,22 +87,24 @@ class EarlyCalls:
         calls: Settings and counters; ``None`` makes them in forks alone, and without bound.
     """
 
-    def __init__(self, calls: CallsAhead | None, env: Any, ask: Ask, off_loop: OffLoop) -> None:
-        self._env, self._ask, self._off_loop = env, ask, off_loop
+    def __init__(self, calls: CallsAhead | None, env: Any, submit: Submit, off_loop: OffLoop) -> None:
+        self._env, self._submit, self._off_loop = env, submit, off_loop
         self._own = own = env.unwrapped
         self._calls = calls or CallsAhead(credit=Credit(math.inf))
         self.bounded = calls is not None
         """Whether only what is probable enough is made."""
         self.forks = is_forkable(env)
         """Whether forks of the environment take turns."""
-        slow = self.bounded and not self.forks and isinstance(own, Env) and not own.quick
+        # Of bounded seconds, those that calls ahead save would be left for more turns.
+        apart = self.bounded and not self.forks and isinstance(own, Env) and own.limits.max_seconds is None
+        slow = apart and not own.quick
         self.pure = slow and any(tool.pure for tool in own.offered_tools)
         """Whether pure tools are called by themselves."""
         self._turn = 0
         self._forks: defaultdict[int, list[_Fork]] = defaultdict(list)
         """By the number of the turn that they take."""
         self._made: list[tuple[PureCall, asyncio.Task[Any]]] = []
-        self._dropped: list[asyncio.Task[Any]] = []
+        self._dropped: list[asyncio.Future[Any]] = []
 
     @property
     def min_probability(self) -> float:
@@ -113,7 +122,8 @@ class EarlyCalls:
         if any(fork.text == text for fork in self._forks[turn]) or self._calls.credit.calls < price:
             return
         env, begun = self._env.fork(before), monotonic()
-        self._forks[turn].append(_Fork(env, text, before, calls, begun, asyncio.create_task(self._timed(env, text))))
+        work = self._submit(partial(_timed_step, env, text))
+        self._forks[turn].append(_Fork(env, text, before, calls, begun, work, asyncio.wrap_future(work)))
         self._calls.made += calls
         self._calls.credit.calls -= price
 
@@ -126,20 +136,26 @@ class EarlyCalls:
         self._calls.credit.calls -= len(made)
 
     async def answer(self, text: str, here: Any) -> tuple[Any, Answer] | None:
-        """The fork that took the turn ``text``, and its answer; ``None`` if no fork did."""
+        """The fork that took the turn ``text``, to be released later, and its answer; ``None`` if no fork did."""
         forks = self._forks.pop(self._turn, [])
         fits = (one for one in forks if one.text == text and same_state(one.before, here.snapshot()))
         fork, wanted, found = next(fits, None), monotonic(), None
         try:
             if fork is not None:
-                made: Any = (await asyncio.gather(fork.step, return_exceptions=True))[0]
-                if not isinstance(made, BaseException) and not made[0][4]["failure"]:  # else it may succeed now
-                    answer, ended = made
+                left = max(0.0, fork.begun + self._own.step_seconds - wanted)
+                await asyncio.wait([fork.step], timeout=left if math.isfinite(left) else None)
+                came = fork.step.done() and not fork.step.cancelled() and fork.step.exception() is None
+                if came and not fork.step.result()[0][4]["failure"]:  # else it may succeed now
+                    answer, ended = fork.step.result()
                     found = fork.env, answer
                     self._use(fork.calls, min(wanted, ended) - fork.begun)
         finally:
             self._throw_away([one for one in forks if found is None or one is not fork])
         return found
+
+    def release(self, env: Any) -> None:
+        """End the episode of a fork that is needed no more."""
+        self._dropped.append(asyncio.ensure_future(self._off_loop(env.close_episode)))
 
     def drop(self, turn: int) -> None:
         """Throw away what takes the turns from number ``turn`` on."""
@@ -183,9 +199,14 @@ class EarlyCalls:
             fork.step.cancel()
             self._dropped.append(fork.step)
             self._calls.wasted += fork.calls
+            if fork.work.done():
+                self.release(fork.env)
+            else:  # its thread still uses it
+                fork.work.add_done_callback(lambda _, env=fork.env: contain(env.close_episode))
 
-    async def _timed(self, env: Any, text: str) -> tuple[Answer, float]:
-        return await self._ask(env, text), monotonic()
+
+def _timed_step(env: Any, text: str) -> tuple[Answer, float]:
+    return env.step(text), monotonic()
 
 
 def same_state(before: bytes, here: bytes) -> bool:

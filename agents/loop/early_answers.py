@@ -87,6 +87,8 @@ class EarlyAnswers:
         if made is None:
             self._catch_up()
             return await self._ask(self._env, text)
+        if self._ahead is not None:
+            self._calls.release(self._ahead)
         self._ahead, answer = made
         return answer
 
@@ -102,8 +104,10 @@ class EarlyAnswers:
 
     async def give_up(self) -> None:
         """Cancel what is computed early, and bring the environment to where the episode is."""
-        await self._calls.close()
-        self._catch_up()
+        try:
+            self._catch_up()
+        finally:
+            await self._calls.close()
 
     def _follow(self, place: int) -> None:
         """Let forks take the steps from ``place`` on that will probably come, unless they do so already."""
@@ -126,4 +130,5 @@ class EarlyAnswers:
         """Bring the environment to where the episode is."""
         if self._ahead is not None:
             self._env.restore(self._ahead.snapshot())
+            self._calls.release(self._ahead)
             self._ahead = None

@@ -2,7 +2,8 @@
 
 Both loops, by tokens (``rollout``) and by messages (``chat_rollout``), drive the
 environment through this. It is the one boundary where a failure of the
-infrastructure becomes ``Episode.failure``; it never becomes a reward.
+infrastructure becomes ``Episode.failure``; it never becomes a reward. The user's
+Ctrl-C and a cancellation of the episode's own task go through.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import asyncio
 import contextvars
 import functools
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from turntree.agents.episodes.dialogue import canonical_call
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
-from turntree.envs.failure import FailureKind, kind_of
+from turntree.envs.failure import FailureKind, describe, kind_of
 from turntree.envs.message import Message, Role
+from turntree.envs.running.containment import contain, contained
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.task import Task
 
@@ -61,6 +64,8 @@ class EpisodeDriver:
     failure: str = ""
     failure_kind: FailureKind = FailureKind.ENVIRONMENT
     """The part at work, and the one that failed once there is a failure."""
+    raised_in: str = ""
+    """What of the environment raised, where the environment itself does not say."""
 
     @property
     def env_id(self) -> str:
@@ -71,9 +76,13 @@ class EpisodeDriver:
         """The episode that ``run`` plays; an exception becomes the episode's failure."""
         try:
             stop_reason = await run
-        except Exception as error:
+        except (asyncio.CancelledError, GeneratorExit):  # this task's: of an environment's none gets here
+            raise
+        except BaseException as raised:
+            error = contained(raised)
             logger.warning("an episode of %s failed", self.env_id, exc_info=True)
-            stop_reason, self.failure = StopReason.FAILURE, describe(error)
+            where = f"{self.raised_in} raised " if self.raised_in else ""
+            stop_reason, self.failure = StopReason.FAILURE, where + describe(error)
             self.failure_kind = kind_of(error, self.failure_kind)
         failed = stop_reason is StopReason.FAILURE
         return Episode(
@@ -95,7 +104,10 @@ class EpisodeDriver:
             options = {"task": self.task}
         elif index is not None:
             options = {"index": index}
-        _, info = await self.off_loop(functools.partial(self.env.reset, seed=self.seed, options=options))
+        reset = functools.partial(self.env.reset, seed=self.seed, options=options)
+        self.raised_in = "reset()"
+        _, info = await self._in_time(reset, lambda: "reset()")
+        self.raised_in = ""  # not reached by an exception
         self.task_id = info["task_id"]
         if self.task is None:
             self.task = self.env.unwrapped.current_task
@@ -128,7 +140,8 @@ class EpisodeDriver:
 
     async def ask_env(self, env: Any, text: str) -> tuple[Any, ...]:
         """The result of an environment's ``step``."""
-        return await self.off_loop(functools.partial(env.step, text))
+        own = self.env.unwrapped
+        return await self._in_time(functools.partial(env.step, text), lambda: getattr(own, "step_part", "") or "step()")
 
     @contextmanager
     def engine_at_work(self) -> Iterator[None]:
@@ -137,15 +150,40 @@ class EpisodeDriver:
         yield
         self.failure_kind = FailureKind.ENVIRONMENT  # not reached by an exception
 
+    async def _in_time(self, call: Callable[[], _T], doing: Callable[[], str]) -> _T:
+        """The result of a call of the environment; one that nobody waits for any more closes the episode at its end."""
+        if self._on_loop:
+            return contain(call)
+        own = self.env.unwrapped
+        seconds = getattr(own, "step_seconds", math.inf)
+        work = self.submit(call)
+        try:
+            async with asyncio.timeout(seconds if math.isfinite(seconds) else None) as bound:
+                return await asyncio.wrap_future(work)
+        except (asyncio.CancelledError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and not bound.expired():  # the environment's own
+                raise
+            self.raised_in = doing()
+            work.add_done_callback(lambda _: contain(getattr(own, "close_episode", own.close)))
+            if not bound.expired():
+                raise
+        if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
+            pool.give_up(work)
+        raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
+
     async def off_loop(self, call: Callable[[], _T]) -> _T:
-        """The result of ``call``, run where the environment runs."""
-        executor = self.executor
-        if executor is None:
-            if getattr(self.env.unwrapped, "quick", False):
-                return call()
-            executor = _threads(os.getpid())
-        within = functools.partial(contextvars.copy_context().run, call)
-        return await asyncio.get_running_loop().run_in_executor(executor, within)
+        """The result of ``call``, run where the environment runs; whatever it raises is an ``Exception``."""
+        return contain(call) if self._on_loop else await asyncio.wrap_future(self.submit(call))
+
+    def submit(self, call: Callable[[], _T]) -> Future[_T]:
+        """``call`` in a thread; whatever it raises is an ``Exception``."""
+        within = functools.partial(contextvars.copy_context().run, contain, call)
+        return (self.executor or _threads(os.getpid())).submit(within)
+
+    @property
+    def _on_loop(self) -> bool:
+        """Whether the environment runs in the event loop."""
+        return self.executor is None and bool(getattr(self.env.unwrapped, "quick", False))
 
 
 @functools.cache
@@ -158,12 +196,3 @@ def env_id_of(env: Any) -> str:
     """Id of an environment: the registered one, or the name of its class."""
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(env.unwrapped).__name__
-
-
-def describe(error: BaseException) -> str:
-    """``error`` in one line, its class first.
-
-    >>> describe(ValueError("no such\\n  city"))
-    'ValueError: no such city'
-    """
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

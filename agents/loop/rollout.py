@@ -136,7 +136,7 @@ class _Play(EpisodeDriver):
         info = await self.begin(index)
         prompt = opening(self.env, self.renderer, info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
-        calls = EarlyCalls(self.calls_ahead, self.env, self.ask_env, self.off_loop)
+        calls = EarlyCalls(self.calls_ahead, self.env, self.submit, self.off_loop)
         answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
             answers.begin()

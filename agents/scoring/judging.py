@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from turntree.agents.episodes.episode import Episode, StopReason
-from turntree.agents.loop.episode_driver import describe
 from turntree.agents.scoring.policy_sample import policy_sample
 from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
-from turntree.envs.failure import FailureKind
+from turntree.envs.failure import FailureKind, describe
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,12 @@ import importlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from turntree.agents.scoring.judge_settings import JUDGE, judging
 from turntree.agents.scoring.policy_sample import ENVIRONMENT_REWARD
+from turntree.envs.running.containment import contain
 from turntree.rewards import (
     Contract,
     Part,
@@ -125,7 +126,8 @@ class Scorer:
         if ANSWER in self.names:
             answers = await ascore_batch(**self._compared(samples))
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._put_together, samples, answers)
+        put_together = partial(self._put_together, samples, answers)
+        return await loop.run_in_executor(self._threads, contain, put_together)
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:

@@ -84,7 +84,7 @@ def train(
 
     Returns:
         Exit status of verl: 0 if it trained to the end. 1 if it was ended because every episode of two consecutive
-        steps failed, or of all its steps.
+        steps failed or the policy had no turn in them, or of all its steps.
 
     Raises:
         ConfigError: If the configuration is wrong.

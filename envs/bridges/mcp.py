@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import json
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -59,7 +60,10 @@ class McpTools(Toolset):
             if error.code != _INVALID_PARAMS:
                 raise
             raise ToolError(str(error)) from error
-        text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content)
+        text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content or ())
+        structured = getattr(result, "structured_content", getattr(result, "structuredContent", None))
+        if not text and structured is not None:  # servers should give it as text, too, and not all do
+            text = json.dumps(structured, ensure_ascii=False)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
         return text

@@ -16,6 +16,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from gymnasium.vector import SyncVectorEnv
 from turntree.envs.checking.script import Step, begin, difference, play, script_for, take
 from turntree.envs.env import Env
 from turntree.envs.errors import ConformanceError, ResetNeeded
+from turntree.envs.failure import describe
+from turntree.envs.running.containment import contain
 
 _SEED = 1234
 _MIDDLE = 3
@@ -91,11 +94,11 @@ _Check = Callable[[Callable[[], Env], Sequence[str]], None]
 
 def _finding(sentence: str, check: _Check, make: Callable[[], Env], script: Sequence[str]) -> Finding:
     try:
-        check(make, script)
+        contain(partial(check, make, script))
     except ConformanceError as error:
         return Finding(check=sentence, problem=str(error))
     except Exception as error:  # an environment that raises breaks the rule that was being checked
-        return Finding(check=sentence, problem=" ".join(f"raised {type(error).__name__}: {error}".split()))
+        return Finding(check=sentence, problem=f"raised {describe(error)}")
     return Finding(check=sentence)
 
 
@@ -175,6 +178,7 @@ def _copies(make: Callable[[], Env], script: Sequence[str]) -> None:
         copy = env.fork(env.snapshot())
         copied += take(copy, script, first=number, last=number + 1)
         own += take(env, script, first=number, last=number + 1)
+        copy.close_episode()
     _same(expected, own, "after a copy took each step first; forkable = True says that a step has no effect outside")
     _same(expected[1:], copied, "taken by copies")
 

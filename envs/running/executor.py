@@ -23,6 +23,7 @@ from time import monotonic
 from typing import Any
 
 from turntree.envs.errors import EnvError, ToolError
+from turntree.envs.running.containment import contain
 from turntree.envs.running.worker_pool import WorkerPool
 
 MAX_OUTPUT = 100_000
@@ -153,7 +154,7 @@ class ToolExecutor:
 
     def _outcome(self, run: Callable[[], str]) -> Outcome:
         try:
-            return Outcome(text=cut(run(), self.max_output))
+            return Outcome(text=cut(contain(run), self.max_output))
         except Exception as error:  # the environment decides what it means
             return Outcome(error=error)
 

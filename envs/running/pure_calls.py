@@ -13,6 +13,7 @@ from time import monotonic
 
 from turntree.envs.errors import ToolError
 from turntree.envs.message import ToolCall
+from turntree.envs.running.containment import contain
 
 
 class PureCall:
@@ -21,39 +22,48 @@ class PureCall:
     def __init__(self, run: Callable[[], str]) -> None:
         self._run = run
         self._future: Future[str] = Future()
-        self.begun = self.ended = monotonic()
-        """When it was asked to run ahead, and when it ended, seconds."""
+        self.begun = self.ran = self.ended = monotonic()
+        """When it was asked to run ahead, when a thread began it, and when it ended, seconds."""
         self.used_at: float | None = None
         """When the step wanted its result, seconds; ``None`` if it did not."""
 
     def __call__(self) -> None:
         """Make it."""
+        self.ran = monotonic()
         if not self._future.set_running_or_notify_cancel():
             return  # it came before a thread was free
         try:
-            self._future.set_result(self._run())
+            result = contain(self._run)
         except Exception as error:  # raised where the result is wanted
+            self.ended = monotonic()
             self._future.set_exception(error)
-        self.ended = monotonic()
+        else:
+            self.ended = monotonic()
+            self._future.set_result(result)
 
     def forget(self) -> bool:
         """Whether it had not begun; then it never will."""
         return self._future.cancel()
 
-    def result(self) -> str:
-        """Its result, now that it has come; it is made by the caller if that has not begun, or failed."""
+    def result(self, seconds: float | None = None) -> str:
+        """Its result, now that it has come; the caller makes it if the call has not begun, failed, or is late.
+
+        Args:
+            seconds: Deadline of a call. Made ahead it has no more time than otherwise, from its own begin on.
+        """
         if self._future.cancel():
             return self._run()
         wanted = monotonic()
+        left = None if seconds is None else max(0.0, self.ran + seconds - wanted)
         try:
-            result = self._future.result()
-        except ToolError:
-            self.used_at = wanted
-            raise
-        except Exception:  # it may succeed now
+            error = self._future.exception(left)
+        except TimeoutError:
+            return self._run()
+        late = seconds is not None and self.ended - self.ran > seconds
+        if late or not isinstance(error, ToolError | None):  # made again, it may succeed
             return self._run()
         self.used_at = wanted
-        return result
+        return self._future.result()
 
 
 class PureCalls:
@@ -61,6 +71,8 @@ class PureCalls:
 
     def __init__(self) -> None:
         self._calls: dict[str, PureCall] = {}
+        self.seconds: float | None = None
+        """Deadline of a call; ``None`` is none."""
 
     def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
         """A call that may come, to be made by whoever asked for it; ``None`` if it was asked for before."""
@@ -73,7 +85,7 @@ class PureCalls:
     def result(self, call: ToolCall, run: Callable[[], str]) -> str:
         """The result of a call that has come."""
         made = self._calls.get(_key(call))
-        return run() if made is None else made.result()
+        return run() if made is None else made.result(self.seconds)
 
     def close_step(self) -> None:
         """Forget those that came."""

@@ -22,8 +22,8 @@ class Snapshots:
     may try steps that it may never take (``fork``). Every class makes it for itself."""
     _progress: Any
 
-    def _leave(self) -> None:
-        """Close what the running episode holds."""
+    def close_episode(self) -> None:
+        """Release what the running episode holds."""
 
     def snapshot(self) -> bytes:
         """The state of the running episode, the random generator included.
@@ -45,13 +45,15 @@ class Snapshots:
             raise SnapshotError(f"expected the bytes of snapshot(), got something else: {error}") from error
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
-        self._leave()
+        self.close_episode()
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
 
     def fork(self, state: bytes) -> Self:
         """Another environment, in the state of a snapshot of this one; it shares what no episode changes.
+
+        Its episode is closed by ``close_episode``; ``close`` is for what it shares.
 
         Raises:
             SnapshotError: If this class is not ``forkable``, or as ``restore``.

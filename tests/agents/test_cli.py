@@ -1,6 +1,7 @@
 import importlib.util
 import io
 import json
+import os
 import sys
 from contextlib import nullcontext
 from importlib import metadata
@@ -9,16 +10,22 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
+import chat_stand_in
+import escaping
 import pytest
 from command import Said
+from escaping import NAMED, TASKS, WELL
 from interpreter import python
+from machine_speed import patience
 from unlearning import CAUSES
 
+from turntree.agents.commands.app import _print_step
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.episodes.record import read_episodes
+from turntree.agents.episodes.record import read_episodes, read_records
 from turntree.agents.errors import MissingExtra
 from turntree.agents.verl.config.compose import compose, verl_defaults
+from turntree.agents.verl.records.step_reports import StepReport
 from turntree.envs import registry
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.parsers import FORMATS
@@ -104,6 +111,50 @@ def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_mod
     table, *warnings = out.split("warning: ")
     assert "cached prompt tokens" in table
     assert [line.startswith(said) for line in warnings] == [True] * bool(said), out
+
+
+def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(turntree: Any, tmp_path: Path) -> None:
+    """A process of its own: a control that lets something through ends with the environment's status."""
+    out, support = tmp_path / "out.jsonl", str(Path(escaping.__file__).parent)
+    answer = lambda body: chat_stand_in.said(escaping.policy(body["messages"][-1]["content"]))  # noqa: E731
+    with chat_stand_in.ChatStandIn(answer) as server:
+        words = ("eval", "escaping:Escaping", "--engine", "openai", "--base-url", f"{server.url}/v1")
+        words += ("--env-arg", f"step_seconds={patience(3)}")
+        asked = ("-m", "turntree.agents.cli", *words, "-n", str(len(TASKS) + WELL + 1), "--out", str(out), "--json")
+        ended = python(*asked, env={**os.environ, "PYTHONPATH": support})
+        assert ended.returncode == 0, ended.stderr
+        table = turntree(*words, "-n", 2)
+    told = json.loads(ended.stdout)[0]
+    assert (told["solved"], told["scored"], told["failures"]) == (WELL, WELL, len(TASKS) + 1)
+    failures = {record.labels["index"]: record.episode.failure for record in read_records(out)}
+    assert all(failures[index].endswith(NAMED[task.split()[1]]) for index, task in enumerate(TASKS))
+    assert "did not end within step_seconds" in failures[len(TASKS) + WELL]
+    assert table.status == 1, "none could be judged"
+    assert "first failure: tool 'breaks' raised SystemExit: 0" in table.out
+
+
+@pytest.mark.parametrize(("command", "errors", "status"), [("exit 3", 5, 1), ("echo 4", 5, 1), ("", 0, 0)])
+def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_model, command, errors, status):
+    """The control is a program that asks."""
+    program = f'command=["sh", "-c", "{command}"]' if command else "program=programs:silent_after_a_turn"
+    asked = list(play(tiny_model, "--env-arg", "env=turntree/Arithmetic-v0", "--env-arg", program))
+    asked[1] = "turntree.agents.harness.env:HarnessEnv"
+    told = turntree(*asked)
+    assert (told.status, told.row["failures (left out)"], told.row["accuracy"]) == (status, "0", "0.000 (0 of 5)")
+    assert told.row.get("programs without an answer", "0") == str(errors)
+    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without a turn of the policy"}
+    assert ("first program error:" in told.out) is bool(errors)
+    assert why.get(command, "") in told.out
+
+
+def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
+    passes = "nan tokens per forward pass"
+    for turns, error, words in ((0.0, said, "no turn of the policy"), (1.5, "", passes)):
+        metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}
+        _print_step(StepReport(step=3, metrics=metrics, engine={}, program_error=error))
+        line = f"step 3: reward 0.000, {words}, 2.0 s"
+        assert capsys.readouterr().out == f"{line}; {error}\n" if error else f"{line}\n"
 
 
 def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:

@@ -84,9 +84,21 @@ def crashes(prompt: str, base_url: str, api_key: str) -> str:
     raise RuntimeError("the disk is full")
 
 
+def exits(prompt: str, base_url: str, api_key: str) -> str:
+    """Ends as a script would."""
+    Policy(base_url, api_key, "policy").ask([user(prompt)])
+    sys.exit(0)
+
+
 def silent() -> str:
     """Never asks."""
     return "#### 4"
+
+
+def silent_after_a_turn(prompt: str, base_url: str, api_key: str) -> str:
+    """Asks once and answers wrongly."""
+    Policy(base_url, api_key, "policy").ask([user(prompt)])
+    return "#### none"
 
 
 def hangs(prompt: str, base_url: str, api_key: str) -> str:

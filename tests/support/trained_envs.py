@@ -1,6 +1,7 @@
 """Environments of real trainings, and their rewards. verl's processes import this file where pytest found it."""
 
 import asyncio
+import itertools
 import os
 import signal
 import time
@@ -95,6 +96,16 @@ class Repeating(Talking):
         return "again"
 
 
+_KINDS = itertools.cycle((OSError, SystemExit, asyncio.CancelledError, None))
+BREAKS = {
+    "OSError: the disk is full",
+    "SystemExit: the disk is full",
+    "CancelledError: the disk is full",
+    "SystemExit: os._exit(28)",
+}
+"""How ``Echoing`` breaks, in turn."""
+
+
 class Echoing(Talking):
     """Says the gold answer in every form that pays; two tasks have a known data set, and task ``broken`` breaks."""
 
@@ -107,7 +118,9 @@ class Echoing(Talking):
 
     def between(self, message: Message) -> str:
         if self.current_task.id == f"echo/{self.broken}":
-            raise OSError("the disk is full")
+            if (kind := next(_KINDS)) is None:
+                os._exit(28)
+            raise kind("the disk is full")
         return "The answer is 42. \\boxed{42}\n#### 42"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.loop.env_settings import made_settings
 from turntree.agents.verl.config.env_keys import no_env
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.envs import Env, Limits, make
-from turntree.envs.errors import DataError
+from turntree.envs import Env, Limits, WorkerPool, make
+from turntree.envs.errors import DataError, Escape
+from turntree.envs.running.containment import contain
 from turntree.envs.sandbox.settings import VARIABLE
 
 AGENT_NAME = "turntree_env"
@@ -95,7 +97,10 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: 
     text = json.dumps(settings, sort_keys=True)
     for index in range(count):
         task = env.task(index)
-        _, info = env.reset(seed=index, options={"index": index})
+        try:
+            _, info = contain(partial(env.reset, seed=index, options={"index": index}))
+        except Escape as error:
+            raise ConfigError(f"{env_id} cannot begin task {index}: reset() raised {error}") from error
         yield {
             "data_source": task.data_source or env_id,
             "prompt": [{"role": m["role"], "content": m["content"]} for m in info["messages"]],
@@ -120,7 +125,9 @@ def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: i
     except ImportError as error:
         raise MissingExtra("writing rows for verl", "train") from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pyarrow.Table.from_pylist(list(rows(env_id, settings, count=count, split=split)))
+    # In a thread of its own: the exception by which SIGTERM ends the main thread is not the environment's.
+    listed = WorkerPool(1).submit(lambda: list(rows(env_id, settings, count=count, split=split))).result()
+    table = pyarrow.Table.from_pylist(listed)
     pyarrow.parquet.write_table(table, path)
     return int(table.num_rows)
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
-from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.episodes.failures import FailureKind, program_error
 from turntree.agents.episodes.learning_checks import count_calls, count_cut, count_unparsed
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.resuming.interrupted_turns import versions_of
@@ -153,6 +153,7 @@ def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
         "truncated": float(episode.stop_reason.is_truncated()),
         "failure": float(episode.stop_reason is StopReason.FAILURE),
         "undecided": float(bool(episode.undecided)),
+        "program_error": float(bool(program_error(episode))),
         "attempts": len(lost) + (not episode.masked),
         **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from turntree.agents.verl.episodes.dataset import make_env
 from turntree.envs import Env, ResultMemo
+from turntree.envs.running.containment import contain
 
 EnvKind = tuple[str, str]
 """Id and settings, which are JSON, of environments that are alike."""
@@ -42,7 +43,7 @@ class IdleEnvs:
     def make(self, kind: EnvKind) -> Env:
         """Create an environment."""
         env_id, settings = kind
-        env = make_env(env_id, json.loads(settings))
+        env = contain(lambda: make_env(env_id, json.loads(settings)))
         if self._memo_results:
             env.memo = self._memos.setdefault(kind, ResultMemo(self._memo_results))
         return env

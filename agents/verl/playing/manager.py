@@ -31,7 +31,6 @@ from tensordict import NonTensorData, NonTensorStack, TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ, apply_greedy_sampling_params
 from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_tensordict
 
-from turntree.agents.loop.episode_driver import describe
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.verl.config.asynchronous import on_resume
 from turntree.agents.verl.config.sections import ConfigError, plain
@@ -47,6 +46,7 @@ from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
 from turntree.agents.verl.playing.run_ahead_rows import RowForecast
 from turntree.agents.verl.serving.restarts import is_restarted, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
+from turntree.envs.failure import describe
 
 logger = logging.getLogger(__name__)
 

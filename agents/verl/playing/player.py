@@ -19,7 +19,6 @@ from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
 from turntree.agents.guesses.config import ReuseMode
 from turntree.agents.loop.calls_ahead import CallsAhead, Credit
-from turntree.agents.loop.episode_driver import describe
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -35,7 +34,7 @@ from turntree.agents.verl.playing.resumed_plays import ResumedPlay, ResumedPlays
 from turntree.agents.verl.records.metrics import CALL_COUNTS
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
 from turntree.agents.verl.records.validations import LastEpisodes
-from turntree.envs.failure import kind_of
+from turntree.envs.failure import describe, kind_of
 
 logger = logging.getLogger(__name__)
 

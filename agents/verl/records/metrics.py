@@ -54,6 +54,7 @@ EPISODE_METRICS = _several(
         ("failures", "share of the episodes that the infrastructure broke, twice; nothing is learnt from them"),
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
         ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
+        ("program_errors", "episodes whose program gave no answer by its own fault; their reward is 0"),
         ("tokens", "tokens sampled"),
         ("tokens_per_forward_pass", "tokens per forward pass of an episode; 1 without speculation"),
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
@@ -172,7 +173,8 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         sum(row.extra.get(f"spec_num_{name}") or 0 for row in rows)
         for name in ("draft_tokens", "accepted_tokens", "verify_steps")
     )
-    lost = {kind: sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
+    lost = {f"lost_{kind}": sum(info.get(f"lost_{kind}", 0) for info in infos) for kind in FailureKind}
+    lost["program_errors"] = sum(info.get("program_error", 0) for info in infos)
     values = {
         "episodes": float(len(played)),
         "dialogues": len(rows) / len(played),
@@ -188,7 +190,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "retried": _mean([info["attempts"] > 1 for info in infos]),
         "failures": _mean([info["failure"] for info in infos]),
         "undecided": _mean(undecided),
-        **{f"lost_{kind}": float(count) for kind, count in lost.items() if count},
+        **{name: float(count) for name, count in lost.items() if count},
     }
     if (equal := equal_groups(rewards.values())) is not None:
         values["equal_groups"] = equal

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from turntree.agents.verl.records.lost_steps import first_program_error
 from turntree.agents.verl.records.metrics import PREFIX
 from turntree.agents.verl.records.recording import RunFolder
 
@@ -21,6 +23,8 @@ class StepReport:
     metrics: Mapping[str, float]
     engine: Mapping[str, float]
     """The engine's counters of this step; empty with another rollout backend, and if the replica was lost after it."""
+    program_error: str = ""
+    """How many programs gave no answer by their own fault, and the first cause; empty if all did."""
 
     @property
     def reward(self) -> float:
@@ -45,6 +49,7 @@ class StepReader:
 
     def __init__(self, folder: RunFolder) -> None:
         """Start at the first step."""
+        self._folder = folder
         self._metrics = NewLines(folder.metrics)
         self._engine = NewLines(folder.engine)
         self._counters: dict[int, dict[str, Any]] = {}
@@ -57,7 +62,20 @@ class StepReader:
         for row in rows:
             # Validation before training is logged as step 0, which is not a training step.
             if "training/global_step" in row["data"]:
-                yield StepReport(step=row["step"], metrics=row["data"], engine=self._counters.pop(row["step"], {}))
+                step, metrics = row["step"], row["data"]
+                yield StepReport(
+                    step=step,
+                    metrics=metrics,
+                    engine=self._counters.pop(step, {}),
+                    program_error=self._program_error(step, metrics),
+                )
+
+    def _program_error(self, step: int, metrics: Mapping[str, float]) -> str:
+        errors = metrics.get(f"{PREFIX}program_errors", 0.0)
+        if not errors:
+            return ""
+        count = f"{errors:g} of {metrics.get(f'{PREFIX}episodes', math.nan):g} programs gave no answer"
+        return "; ".join(filter(None, (count, first_program_error(self._folder, step))))
 
 
 class NewLines:

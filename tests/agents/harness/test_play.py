@@ -21,11 +21,12 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.episodes.failures import PROGRAM_ERROR, program_error
 from turntree.agents.episodes.record import episode_from_dict, episode_to_dict
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.harness import supervisor
 from turntree.agents.harness.env import HarnessEnv
-from turntree.agents.harness.play import PROGRAM_ANSWER, PROGRAM_ERROR
+from turntree.agents.harness.play import PROGRAM_ANSWER
 from turntree.agents.harness.program import Assignment, CommandProgram
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
@@ -130,6 +131,7 @@ def shell(script: str) -> list[str]:
 
 BY_ITSELF = [
     ({"program": "crashes"}, StopReason.DONE, 1, "RuntimeError: the disk is full"),
+    ({"program": "exits"}, StopReason.DONE, 1, "the program raised SystemExit: 0"),
     ({"program": "silent"}, StopReason.DONE, 0, "without a turn of the policy"),
     ({"program": "asks_many", "limits": Limits(max_turns=3)}, StopReason.MAX_TURNS, 0, "400"),
     ({"program": "begins_too_long"}, StopReason.MAX_TOKENS, 0, "400"),
@@ -149,9 +151,11 @@ async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, ren
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     assert len(episode.turns) == turns
     assert said in episode.task.metadata[PROGRAM_ERROR]
+    assert said in program_error(episode)
     assert all(status in (404, 405) for status in programs.ANSWERS)
     output = to_output(episode, weights_version=0, filler_id=0)
     assert (output.reward_score, output.masked) == (0.0, False)
+    assert output.extra_fields["reward_extra_info"]["program_error"] == 1.0
 
 
 async def test_what_the_engine_refuses_is_the_programs_fault(engine: SpokenEngine, renderer: Renderer) -> None:
@@ -288,6 +292,7 @@ async def test_the_tasks_own_time_is_a_verdict(engine: SpokenEngine, renderer: R
 )
 async def test_limits_are_the_policys_to_answer_for(engine, renderer, limits, turns, stop):
     episode = await play(engine, renderer, "talks", limits=Limits(**limits))
+    assert program_error(episode) == "", "the program is not to blame"
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     view = TokenView.of(episode)
     assert turns is None or len(episode.turns) == turns

@@ -3,12 +3,16 @@
 import asyncio
 import math
 import pickle
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from machine_speed import eventually, patience
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
@@ -18,7 +22,7 @@ from turntree.agents.loop.calls_ahead import CallsAhead, Credit, same_state
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
-from turntree.envs import Env, Limits, Message, Reply, Task, Tool, ToolError
+from turntree.envs import Env, Limits, Message, Reply, Task, Tool, ToolError, ToolExecutor, Toolset, tool
 
 
 def call(item: str, words: str = "") -> str:
@@ -236,6 +240,134 @@ def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again
     assert not episode.failure
     assert episode.turns[0].observation[0].content == ("Error: not for sale" if item == "air" else "4")
     assert counts(calls) == ((1, 1, 0) if item == "air" else (1, 0, 1))
+
+
+def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> None:
+    """Each call is late; ahead it has ended when its turn comes. The control has a deadline that none misses."""
+    for seconds, answer in ((patience(0.1), "Error: price took longer"), (1000.0, "3")):
+        ended: list[str] = []
+
+        def make(seconds: float = seconds, ended: list[str] = ended) -> Counting:
+            env = pure()
+            env.executor = ToolExecutor(seconds=seconds)
+
+            def price(item: str) -> int:
+                """Ask for a price.
+
+                Args:
+                    item: What
+                """
+                env.asked.append(item)
+                time.sleep(patience(0.15))
+                ended.append(item)
+                return len(item)
+
+            env.tools = (Tool(price, pure=True),)
+            return env
+
+        script = (call("pen"), "done")
+        alone, stored = play(make(), script, chatml), past(make, chatml, script, script)
+        assert [str(turn.observation[0].content)[: len(answer)] for turn in alone.turns[:1]] == [answer]
+        calls, env = CallsAhead(), make()
+        ended.clear()
+        ahead = play(env, script, chatml, calls=calls, begun=lambda ended=ended: bool(ended), stored=stored)
+        assert said(ahead) == said(alone)
+        assert counts(calls) == ((1, 0, 1) if seconds < 1000 else (1, 1, 0))
+
+
+def test_an_episode_whose_seconds_are_bounded_makes_no_calls_ahead(chatml: Any) -> None:
+    """What it saved it would have left."""
+    for seconds, made in ((1000.0, 0), (None, 1)):
+
+        def make(seconds: float | None = seconds) -> Counting:
+            env = pure()
+            env.limits = replace(env.limits, max_seconds=seconds)
+            return env
+
+        script = (call("pen"), "done")
+        calls, env, stored = CallsAhead(), make(), past(make, chatml, script, script)
+        play(env, script, chatml, calls=calls, begun=partial(asked, env, made), stored=stored)
+        assert counts(calls)[0] == made
+
+
+class Till(Toolset):
+    """Is open from its first call on, or where it is restored open; all copies are counted."""
+
+    opened = closed = 0
+
+    def __init__(self) -> None:
+        self.open = False
+
+    @tool
+    def pay(self, item: str) -> str:
+        """Pay.
+
+        Args:
+            item: What
+        """
+        Till.opened += not self.open
+        self.open = True
+        return item
+
+    def close(self) -> None:
+        Till.closed += self.open
+        self.open = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        Till.opened += self.open
+
+
+class Paying(Forkable):
+    """Its tool has state."""
+
+    forkable = True
+    toolsets = (Till(),)
+
+
+def test_what_forks_open_is_closed_whether_they_are_used_or_not(chatml: Any) -> None:
+    def pay(item: str) -> str:
+        return call(item).replace("price", "pay")
+
+    usual = (pay("a"), pay("b"), pay("c"), "done")
+    for script, used in ((usual, 3), ((pay("a"), pay("x"), "done"), 1), (("done",), 0)):
+        stored, calls, env = past(Paying, chatml, usual, usual), CallsAhead(), Paying()
+        Till.opened = Till.closed = 0
+        assert not play(env, script, chatml, calls=calls, stored=stored).failure
+        assert (calls.made, calls.used) == (3, used)
+        eventually(lambda: Till.opened == Till.closed)
+        assert Till.opened > 0
+
+
+def test_a_fork_in_the_middle_of_a_step_is_closed_when_that_ends(chatml: Any) -> None:
+    gate, closed = threading.Event(), []
+
+    class Held(Forkable):
+        """The fork that makes the call waits; the one that says the last words does not."""
+
+        forkable = True
+        static_attributes = Forkable.static_attributes | {"held", "waited"}
+        held = waited = False
+
+        def step(self, action: str) -> Any:
+            if self.held and action != "done":
+                self.waited = True
+                self.asked.append(action)
+                assert gate.wait(patience(60))
+                closed.append("stepped")
+            return super().step(action)
+
+        def close_episode(self) -> None:
+            if self.waited:
+                closed.append("closed")
+            super().close_episode()
+
+    stored, calls, env = past(Held, chatml, *[(call("pen"), "done")] * 2), CallsAhead(), Held()
+    env.held = True
+    play(env, ("done",), chatml, calls=calls, begun=partial(asked, env, 1), stored=stored)
+    assert (counts(calls), closed) == ((1, 0, 1), [])
+    gate.set()
+    eventually(lambda: closed == ["stepped", "closed"])
 
 
 @pytest.mark.parametrize("make", [forking, pure])

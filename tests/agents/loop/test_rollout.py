@@ -4,9 +4,12 @@ from dataclasses import replace
 from threading import current_thread
 from typing import Any
 
+import escaping
 import gymnasium
 import pytest
 from adder import Adder, play
+from escaping import NAMED, TASKS, Escaping, Quick
+from machine_speed import patience, soon
 from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, derive_seed
@@ -126,7 +129,7 @@ async def test_a_reset_that_raises_gives_a_masked_episode_without_turns(renderer
             raise OSError("no such file")
 
     episode, _ = await play(renderer, "5", env=Broken())
-    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "OSError: no such file")
+    assert (episode.stop_reason, episode.failure) == (StopReason.FAILURE, "reset() raised OSError: no such file")
     assert (episode.turns, episode.messages, episode.task) == ((), (), None)
 
 
@@ -144,6 +147,50 @@ async def test_an_engine_that_fails_gives_a_masked_episode(renderer, then, says)
     assert episode.stop_reason is StopReason.FAILURE
     assert says in episode.failure
     assert len(episode.turns) == 1
+
+
+async def plays_on(renderer: Renderer, index: int, env: Any, **options: Any) -> Any:
+    return (await play(renderer, escaping.policy(env.task(index).prompt), env=env, index=index, **options))[0]
+
+
+ESCAPES = [(kind, index) for index, task in enumerate(TASKS) for kind in (Escaping, Quick)]
+ESCAPES = [(kind, index) for kind, index in ESCAPES if kind is Escaping or "interrupt" not in TASKS[index]]
+"""In the event loop, which is the main thread's, an interrupt is the user's."""
+
+
+@pytest.mark.parametrize(("kind", "index"), ESCAPES)
+async def test_whatever_an_environment_raises_is_a_failure_and_neither_ends_the_loop_nor_hangs(renderer, kind, index):
+    env = kind()
+    part, how = TASKS[index].split()
+    episode = await plays_on(renderer, index, env)
+    assert (episode.stop_reason, episode.masked) == (StopReason.FAILURE, True)
+    where = {"tool": "tool 'breaks' raised ", "reply": "reply() raised ", "reset": "reset() raised "}[part]
+    assert episode.failure == where + NAMED[how]
+    after = await plays_on(renderer, len(TASKS), env)
+    assert (after.masked, after.reward) == (False, 1.0)
+
+
+@pytest.mark.parametrize(("text", "named"), [("breaks(hang)", "tool 'breaks'"), ("I say hang", "reply()")])
+async def test_a_step_that_hangs_is_a_failure_of_time_and_ends_its_episode_once_it_goes_on(renderer, text, named):
+    env, closed = Escaping(step_seconds=patience(0.3)), []
+    env.close_episode = lambda: closed.append(env.step_part)  # type: ignore[method-assign]
+    with escaping.held():
+        episode, _ = await play(renderer, text, env=env, index=len(TASKS))
+        assert episode.failure_kind == "timeout"
+        said = f"raised TimeoutError: it did not end within step_seconds, {env.step_seconds:g} s"
+        assert episode.failure == f"{named} {said}"
+        assert len(closed) == 1, "by the reset, and not while a thread is in the step"
+    await soon(lambda: len(closed) == 2)
+
+
+async def test_a_cancellation_in_the_middle_of_a_step_is_none_of_the_environments(renderer: Renderer) -> None:
+    env = Escaping()
+    with escaping.held():
+        running = asyncio.create_task(play(renderer, "breaks(hang)", env=env, index=len(TASKS)))
+        await soon(lambda: env.step_part != "" or running.done())
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
 async def test_a_cancelled_rollout_is_cancelled_and_not_a_failure(renderer: Renderer) -> None:

@@ -37,6 +37,8 @@ def test_a_program_is_trained_with_the_rows_of_its_sub_agents(trained: Training)
         assert report.metrics["turntree/episodes"] == PROMPTS * SAMPLES
         assert len(batch) == (PROMPTS - 1) * SAMPLES * 3 + SAMPLES
         assert report.metrics["turntree/dialogues"] == len(batch) / (PROMPTS * SAMPLES)
+        assert report.metrics["turntree/program_errors"] == SAMPLES
+        assert "the program raised RuntimeError: the disk is full" in report.program_error
         assert all(any(row["response_mask"]) for row in batch), "a program that breaks by itself is a 0"
         for row in batch:
             assert len({len(column) for column in row.values()}) == 1

@@ -231,6 +231,8 @@ def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(run, caplog, shares
     assert run(script, on_step=reports.append) == (1 if said else 0)
     assert len(reports) == played
     assert all(part in caplog.text for part in said)
+    silent = [len(turns) == 1 for _, _, *turns in shares]
+    assert [bool(report.program_error) for report in reports] == silent[:played]
     assert ("the training was stopped" in caplog.text) is bool(said)
 
 

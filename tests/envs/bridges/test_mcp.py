@@ -120,6 +120,34 @@ def store() -> Iterator[Env]:
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("parts", "structured", "said"),
+    [
+        ([], {"town": "Köln", "degrees": [3, 4]}, '{"town": "Köln", "degrees": [3, 4]}'),
+        (["three"], {"degrees": 3}, "three"),
+        ([], {}, "{}"),
+        ([], None, ""),
+    ],
+)
+def test_a_result_that_is_structured_alone_is_told_as_json(parts: list[str], structured: Any, said: str) -> None:
+    from mcp import types
+    from mcp.server.lowlevel import Server
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        return types.ListToolsResult(tools=[types.Tool(name="weather", inputSchema={"type": "object"})])
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        content = [types.TextContent(type="text", text=part) for part in parts]
+        wrong = params.arguments.get("wrong", False)
+        return types.CallToolResult(content=content, structuredContent=structured, isError=wrong)
+
+    env = env_with(Server("weather", on_list_tools=list_tools, on_call_tool=call_tool), patience(60))
+    env.reset(seed=0)
+    assert use(env, "weather") == said
+    assert use(env, "weather", wrong=True) == f"Error: {said}"
+    env.close()
+
+
 def test_tools_of_ours_are_served_with_their_schemas_and_what_breaks_is_a_failure(store: Env) -> None:
     shown = [entry["function"] for entry in store.reset(seed=0)[1]["tools"]]
     assert [entry["name"] for entry in shown] == ["fetch", "calculator"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from escaping import Escaping
 from playing import made_up
 from tables import table
 
@@ -172,6 +173,15 @@ def test_a_sound_environment_passes_every_check() -> None:
 @pytest.mark.parametrize(("broken", "check", "hint"), table(__file__, "faulty_environments"))
 def test_each_check_finds_what_it_is_for(broken: str, check: str, hint: str) -> None:
     assert hint in problems(globals()[broken])[check]
+
+
+def test_an_environment_that_would_end_the_process_breaks_a_rule_and_ends_nothing() -> None:
+    class Leaving(Escaping):
+        def start(self, task: Task) -> list[Message]:
+            raise SystemExit(0)
+
+    problems = [finding.problem for finding in check_environment(Leaving, ["I say well"])]
+    assert "raised SystemExit: 0" in problems
 
 
 def test_every_check_has_an_environment_that_fails_it() -> None:

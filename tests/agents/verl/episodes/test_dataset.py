@@ -8,12 +8,13 @@ from unittest.mock import Mock
 
 import pyarrow.parquet
 import pytest
+from escaping import TASKS
 from machine_speed import patience
 from poor_machine import SYSTEM_PYTHON, run_poorly
 from tables import table
 
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.episodes.dataset import MOST_TASKS, main, make_env, rows
+from turntree.agents.verl.episodes.dataset import MOST_TASKS, main, make_env, rows, write_rows
 from turntree.envs import UnknownEnvironment
 from turntree.envs.math.arithmetic import Arithmetic
 
@@ -60,6 +61,14 @@ def test_an_environment_that_no_package_registers_is_named_by_module_and_class()
     env = make_env("turntree.envs.math.arithmetic:Arithmetic", {"max_value": 5})
     assert isinstance(env, Arithmetic)
     assert env.max_value == 5
+
+
+def test_a_task_whose_reset_would_end_the_process_is_named(tmp_path: Path) -> None:
+    task = TASKS.index("reset exit")
+    settled = write_rows(tmp_path / "rows.parquet", "escaping:Escaping", {}, count=task, split="train")
+    assert settled == task
+    with pytest.raises(ConfigError, match=rf"cannot begin task {task}: reset\(\) raised SystemExit: 0"):
+        write_rows(tmp_path / "rows.parquet", "escaping:Escaping", {}, count=task + 1, split="train")
 
 
 def test_the_command_line_writes_the_rows_into_a_file(tmp_path: Path) -> None:

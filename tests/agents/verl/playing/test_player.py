@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import escaping
 import meeting
 import pytest
+from escaping import NAMED, TASKS, WELL
 from fragile_env import Fragile
+from machine_speed import patience
 from recording_engine import RecordingEngine
 from tables import table
 
@@ -86,7 +89,7 @@ async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(stage
 
 
 async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(stage: Stage, own_rewards: None) -> None:
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     @reward("shaky")
     def shaky(sample: Sample) -> float:
@@ -96,7 +99,7 @@ async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(stage: Sta
 
     stage.settings.rewards = {"shaky": 1.0}
     for times, lost in ((1, 0), (2, 1)):
-        failures += [OSError("the judge is gone")] * times
+        failures += [OSError("the judge is gone"), SystemExit(0)][:times]
         (output,) = await stage.play_group("5", size=1)
         info = told(output)
         assert (info["lost_reward"], info["masked"], bool(sum(output.response_mask))) == (lost, lost, not lost)
@@ -106,6 +109,29 @@ async def test_an_environment_that_cannot_be_made_is_a_masked_episode(stage: Sta
     output, _ = await stage.play(env_id="no/Such-v0")
     assert output.response_mask == [0]
     assert told(output)["failure"] == 1.0
+
+
+ESCAPES = [*enumerate(TASKS), (len(TASKS) + WELL, "tool hang")]
+
+
+@pytest.mark.parametrize(("index", "task"), ESCAPES)
+async def test_whatever_an_environment_raises_masks_its_episode_and_the_next_is_played(stage, tmp_path, index, task):
+    seconds = patience(0.3) if "hang" in task else 1000.0
+    named = {"env_id": "escaping:Escaping", "env_kwargs": json.dumps({"step_seconds": seconds})}
+    with escaping.held():
+        output, _ = await stage.play(*[escaping.policy(task)] * 2, **named, index=index)
+    assert (told(output)["masked"], told(output)["attempts"], sum(output.response_mask)) == (1.0, 2, 0)
+    (record,) = read_records(tmp_path / "run" / "episodes" / "step_000005.jsonl")
+    part, how = task.split()
+    assert {"tool": "tool 'breaks'", "reply": "reply()", "reset": "reset()"}[part] in record.episode.failure
+    assert record.episode.failure.endswith(NAMED.get(how, f"step_seconds, {seconds:g} s"))
+    well, _ = await stage.play("I say well", **named, index=len(TASKS))
+    assert (well.reward_score, told(well)["masked"]) == (1.0, 0.0)
+
+
+async def test_an_environment_whose_making_would_end_the_process_is_a_masked_episode(stage: Stage) -> None:
+    output, _ = await stage.play(env_id="escaping:Unmade")
+    assert (told(output)["masked"], output.response_mask) == (1.0, [0])
 
 
 async def test_samples_of_a_group_differ_and_a_rerun_does_not(stage: Stage) -> None:
