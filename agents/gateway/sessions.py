@@ -117,7 +117,8 @@ class Sessions:
     Args:
         most: Sessions at once; the one that was idle longest ends for a further one.
         seconds: Time after which an idle session ends.
-        ended: Called with each session that ends by itself, and the reason.
+        ended: Called with each session that ends by itself, and the reason; if it raises ``ApiError``, the session
+            goes on, and no further one begins beside as many as there may be.
     """
 
     def __init__(
@@ -142,9 +143,10 @@ class Sessions:
         """The place of a request, in a session that it continues or in a new one.
 
         Raises:
-            ApiError: 409 if the named session has ended, 400 if it has another task.
+            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if there is no room for a
+                further one, as the idle one cannot be recorded.
         """
-        self._end_idle()
+        full = self._end_idle()
         keys = chain(messages, tools)
         session = None if session_id is None else self._named(session_id, task_id)
         for end in range(len(messages), 0, -1):
@@ -154,6 +156,8 @@ class Sessions:
             if node is not None:
                 return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
+            if full is not None:
+                raise ApiError(507, f"no further session can begin: {full}", code="not_recorded")
             name = session_id or f"session-{uuid.uuid4().hex}"
             session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
         return Place(session=session, parent=None, given=messages, key=keys[-1])
@@ -208,8 +212,9 @@ class Sessions:
             place.parent.children += 1
         return node
 
-    def take(self, session_id: str) -> Session:
-        """End a session and hand it over.
+    @contextmanager
+    def ending(self, session_id: str) -> Iterator[Session]:
+        """End a session and hand it over to the block; if the block raises, the session goes on as if it had not ended.
 
         Raises:
             ApiError: 404 if there is none, 409 if it has ended or a turn is being sampled in it.
@@ -219,8 +224,8 @@ class Sessions:
             raise ApiError(404, f"there is no session {session_id!r:.80} with a turn", code="session_not_found")
         if session.running:
             raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
-        self._forget(session)
-        return session
+        with self._without(session):
+            yield session
 
     def take_all(self) -> list[Session]:
         """End all sessions and hand them over."""
@@ -265,7 +270,8 @@ class Sessions:
         if session.id in self.live:
             self.live.move_to_end(session.id)
 
-    def _end_idle(self) -> None:
+    def _end_idle(self) -> ApiError | None:
+        """End what has to; why there is still no room for a further session, if there is none."""
         late = self._clock() - self._seconds
         ending: list[Session] = []
         for session in self.live.values():
@@ -274,9 +280,27 @@ class Sessions:
                 break
             if not session.running:
                 ending.append(session)
+        failed: ApiError | None = None
         for session in ending:
-            self._forget(session)
-            self._report(session, "idle" if session.used <= late else "room")
+            try:
+                with self._without(session):
+                    self._report(session, "idle" if session.used <= late else "room")
+            except ApiError as error:
+                failed = error
+        return failed if len(self.live) >= self._most else None
+
+    @contextmanager
+    def _without(self, session: Session) -> Iterator[None]:
+        self._forget(session)
+        try:
+            yield
+        except BaseException:
+            self._gone.pop(session.id, None)
+            self.live[session.id] = session
+            self._touch(session)
+            for node in session.nodes:
+                self._by_key[node.key].append(node)
+            raise
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)
