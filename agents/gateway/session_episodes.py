@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.record import EpisodeWriter, Record
 from turntree.agents.files import write_whole
 from turntree.agents.gateway.http.settings import ENV_ID
-from turntree.agents.gateway.session_journal import Decode, SessionJournal, recover
+from turntree.agents.gateway.session_journal import Decode, SessionJournal
 from turntree.agents.gateway.sessions import Node, Session
 from turntree.agents.os_errors import in_words
 from turntree.envs.failure import FailureKind
@@ -140,15 +141,13 @@ class SessionRecord:
             except FileExistsError:
                 self.step += 1
         self._writer = EpisodeWriter(path)
-        try:
-            if found := recover(folder, self._append_left):
-                logger.warning(
-                    "sessions that a killed server had not ended: %d, recorded as failures in %s", found, path
-                )
+        with ExitStack() as undo:
+            undo.callback(self._close_file)
             self._journal = SessionJournal(folder, path.stem, decode)
-        except BaseException:
-            self._close_file()
-            raise
+            undo.callback(self._journal.close)
+            if found := self._journal.recover(episodes, self._append_left):
+                logger.warning("sessions that a killed server had not ended: %d, now failures in %s", found, path)
+            undo.pop_all()
 
     def keep(self, session: Session) -> None:
         """Keep the turns so far of a session that goes on, in case that the server is killed."""

@@ -11,7 +11,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,42 @@ class SessionJournal:
         with suppress(OSError):  # sessions that could not be recorded, or another server's
             self._folder.rmdir()
 
+    def recover(self, episodes: Path, write: Callable[[Session, Decode], None]) -> int:
+        """Hand over the sessions that killed servers left, and count them; the file of each goes once it is written.
+
+        Args:
+            episodes: Folder with a file of episodes for each start.
+            write: Called with a session and what decodes its turns.
+
+        Raises:
+            OSError: Of ``write``; that session and the ones after it stay.
+        """
+        found = 0
+        for start in sorted({path.name.partition(".")[0] for path in self._folder.glob("*.turns")}):
+            with ExitStack() as held:
+                if start != self._start:
+                    try:
+                        held.callback(OneWriter(self._folder / start).close)
+                    except UsageError:  # its server runs
+                        continue
+                recorded = _last_recorded(episodes / f"{start}.jsonl")
+                for path in sorted(self._folder.glob(f"{start}.*"), key=lambda path: path.stat().st_mtime_ns):
+                    found += self._recover(path, recorded, write)
+        return found
+
+    def _recover(self, path: Path, recorded: str | None, write: Callable[[Session, Decode], None]) -> bool:
+        try:
+            session = _read(path)
+        except RecordError as error:
+            logger.warning("a session that a killed server left cannot be read, and stays there: %s", error)
+            return False
+        # Were this one killed between the two, its own record would tell that the session is there.
+        path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
+        if left := session is not None and session.id != recorded:
+            write(session, _decode_of(session))
+        path.unlink()
+        return left
+
     def _row(self, node: Node, parent: int | None) -> dict[str, Any]:
         turn = node.turn
         text = self._decode(turn.completion.token_ids)
@@ -93,37 +129,6 @@ class SessionJournal:
             "replied": node.replied,
             "turn": turn_to_dict(whole, _context(node.parent)),
         }
-
-
-def recover(folder: Path, write: Callable[[Session, Decode], None]) -> int:
-    """Hand over the sessions that killed servers left, each to be recorded before its file goes, and count them.
-
-    Args:
-        folder: Folder of the run.
-        write: Called with a session and what decodes its turns.
-
-    Raises:
-        OSError: Of ``write``; that session and the ones after it stay.
-    """
-    found, left = 0, folder / UNFINISHED
-    for start in sorted({path.name.partition(".")[0] for path in left.glob("*.turns")}):
-        try:
-            lock = OneWriter(left / start)
-        except UsageError:  # its server runs
-            continue
-        with closing(lock):
-            recorded = _last_recorded(folder / "episodes" / f"{start}.jsonl")
-            for path in sorted(left.glob(f"{start}.*.turns"), key=lambda path: path.stat().st_mtime_ns):
-                try:
-                    session = _read(path)
-                except RecordError as error:
-                    logger.warning("a session that a killed server left cannot be read, and stays there: %s", error)
-                    continue
-                if session is not None and session.id != recorded:
-                    write(session, _decode_of(session))
-                    found += 1
-                path.unlink()
-    return found
 
 
 def _decode_of(session: Session) -> Decode:

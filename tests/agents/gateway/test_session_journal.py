@@ -19,6 +19,7 @@ from spoken_server import MODEL, question, spoken_server
 
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import UNFINISHED, Record, read_records
+from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_journal import STOPPED
 from turntree.agents.loop.renderer import Renderer
 from turntree.envs.failure import FailureKind
@@ -79,7 +80,7 @@ def branched(served: Served, engine: SpokenEngine) -> None:
     dialogue = [user("a"), said(first), user("b 🙂"), said(called), told]
     served.chat(*dialogue, tools=[TOOL], n=2)
     served.chat(user("a"), said(first), user("something else"), tools=[TOOL])
-    served.chat(user("c"))
+    served.chat(user("c"), headers={"X-Session-Id": "x"})
     assert len(served.gateway.sessions.live) == 2
 
 
@@ -105,7 +106,7 @@ def test_what_a_killed_server_had_not_ended_is_recorded_by_the_next(tmp_path, en
     assert view.status == 2, "no session has ended"
     assert f"sessions in {server.record} that have not ended: 1, which are not shown" in caplog.text
     ((labels, episode),) = restarted(server.record, engine, renderer)
-    assert "sessions that a killed server had not ended: 1, recorded as failures in" in caplog.text
+    assert "sessions that a killed server had not ended: 1, now failures in" in caplog.text
     assert (labels["session_id"], len(episode.turns)) == (first.headers["x-session-id"], 2)
     assert (episode.messages[-1].content, episode.masked, episode.failure) == (text, True, STOPPED)
     assert turntree("view", server.record, "--out", tmp_path / "page.html").status == 0
@@ -140,6 +141,25 @@ def test_a_session_that_was_recorded_just_before_the_kill_is_recorded_once(serve
     found = restarted(before, engine, renderer)
     assert found[: len(recorded)] == recorded
     assert [len(one.episode.turns) for one in found[len(recorded) :]] == [1], "the control"
+
+
+def test_a_kill_while_they_are_recorded_doubles_none_and_loses_none(served, engine, renderer, run_folder, monkeypatch):
+    branched(served, engine)
+    copy = killed(run_folder)
+    real = Path.unlink
+
+    def unlink(path: Path, **options: Any) -> None:
+        if path.suffix == ".turns":
+            raise KeyboardInterrupt
+        real(path, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink)
+        with pytest.raises(KeyboardInterrupt):
+            SessionRecord(copy, "model", {}, renderer.turn_text)
+    assert {place(one)[0] for one in records(copy)} in ({"s"}, {"x"}), "one is recorded, and its file still there"
+    assert len(left(copy)) == 2
+    assert sorted(map(place, restarted(copy, engine, renderer))) == [("s", 0), ("s", 1), ("s", 2), ("x", 0)]
 
 
 def test_the_sessions_of_a_server_that_runs_are_its_own(served, engine, renderer, run_folder):
