@@ -10,9 +10,10 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from turntree.agents.episodes.dialogue import canonical_call
@@ -118,7 +119,7 @@ class Sessions:
         most: Sessions at once; the one that was idle longest ends for a further one.
         seconds: Time after which an idle session ends.
         ended: Called with each session that ends by itself, and the reason; if it raises ``ApiError``, the session
-            goes on, and no further one begins beside as many as there may be.
+            goes on.
     """
 
     def __init__(
@@ -143,10 +144,9 @@ class Sessions:
         """The place of a request, in a session that it continues or in a new one.
 
         Raises:
-            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if there is no room for a
-                further one, as the idle one cannot be recorded.
+            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if a further one has no room.
         """
-        full = self._end_idle()
+        self._end_idle()
         keys = chain(messages, tools)
         session = None if session_id is None else self._named(session_id, task_id)
         for end in range(len(messages), 0, -1):
@@ -156,8 +156,7 @@ class Sessions:
             if node is not None:
                 return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
-            if full is not None:
-                raise ApiError(507, f"no further session can begin: {full}", code="not_recorded")
+            self._make_room()
             name = session_id or f"session-{uuid.uuid4().hex}"
             session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
         return Place(session=session, parent=None, given=messages, key=keys[-1])
@@ -270,24 +269,26 @@ class Sessions:
         if session.id in self.live:
             self.live.move_to_end(session.id)
 
-    def _end_idle(self) -> ApiError | None:
-        """End what has to; why there is still no room for a further session, if there is none."""
+    def _end_idle(self) -> None:
         late = self._clock() - self._seconds
-        ending: list[Session] = []
-        for session in self.live.values():
-            full = len(self.live) - len(ending) >= self._most
-            if not full and session.used > late:
-                break
+        for session in list(takewhile(lambda session: session.used <= late, self.live.values())):
             if not session.running:
-                ending.append(session)
-        failed: ApiError | None = None
-        for session in ending:
+                with suppress(ApiError), self._without(session):  # the log says it
+                    self._report(session, "idle")
+
+    def _make_room(self) -> None:
+        """End what has been idle longest for a further session.
+
+        Raises:
+            ApiError: 507 if that cannot be recorded.
+        """
+        idle = [session for session in self.live.values() if not session.running]
+        for session in idle[: max(0, len(self.live) + 1 - self._most)]:
             try:
                 with self._without(session):
-                    self._report(session, "idle" if session.used <= late else "room")
+                    self._report(session, "room")
             except ApiError as error:
-                failed = error
-        return failed if len(self.live) >= self._most else None
+                raise ApiError(507, f"no further session can begin: {error}", code="not_recorded") from error
 
     @contextmanager
     def _without(self, session: Session) -> Iterator[None]:

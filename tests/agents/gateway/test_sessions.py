@@ -402,6 +402,9 @@ def test_sessions_are_bounded_and_those_that_end_are_recorded(engine, renderer, 
         assert [*served.gateway.sessions.live] == names[-3:]
         assert [one.labels["session_id"] for one in records(run_folder)] == names[:5]
     assert [one.labels["session_id"] for one in records(run_folder)] == names
+    with gateway_at(engine, renderer, max_sessions=1) as served:
+        first = served.chat(user("a"))
+        assert session_of(served.chat(user("a"), said(first), user("b"))) == session_of(first), "it needs no room"
     with gateway_at(engine, renderer, record=run_folder, session_seconds=0.05) as served:
         first = session_of(served.chat(user("a")))
         eventually(lambda: served.chat(user("b")) and first not in served.gateway.sessions.live)
