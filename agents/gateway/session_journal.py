@@ -72,7 +72,8 @@ class SessionJournal:
     def drop(self, session: Session) -> None:
         """Remove the file of a session that is in the record."""
         if (kept := self._kept.pop(session.id, None)) is not None:
-            kept.path.unlink(missing_ok=True)
+            with suppress(OSError):  # the session has ended all the same
+                kept.path.unlink()
 
     def close(self) -> None:
         """Leave what is there to the next server."""

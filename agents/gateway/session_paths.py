@@ -138,11 +138,9 @@ class SessionPaths:
             try:
                 self._record.write(session, episodes)
             except OSError as error:
-                problem = f"session {session.id} cannot be recorded: {in_words(error)}"
+                problem = f"session {session.id} cannot be recorded and goes on: {in_words(error)}"
                 logger.error("%s", problem)
-                raise ApiError(
-                    507, f"{problem}; it has not ended: send this again then", code="not_recorded"
-                ) from error
+                raise ApiError(507, f"{problem}; then send this again", code="not_recorded") from error
         self._count(why, len(episodes))
 
     def _count(self, why: str, episodes: int) -> None:
