@@ -57,7 +57,8 @@ def configure(
         logging.basicConfig(level=logging.INFO)
     else:
         logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
-        logging.getLogger("turntree.agents.verl.records.learning_warnings").setLevel(logging.WARNING)
+        for name in ("verl.records.learning_warnings", "episodes.record", "gateway", "viewer.source"):
+            logging.getLogger(f"turntree.agents.{name}").setLevel(logging.WARNING)
 
 
 @app.command("list")

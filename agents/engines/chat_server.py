@@ -4,14 +4,14 @@ All that such servers share is text: no token ids, no log-probabilities, no
 drafts. So this is not an ``Engine``; ``chat_rollout`` plays with it, for
 evaluation only.
 
-Invariant: a turn is the server's one answer. Requests are sent again only if
-none was given: no connection, too many requests, a server that is not ready.
+Invariant: a turn is the server's one whole answer. Requests are sent again only
+if none was given: no connection, too many requests, a server that is not ready.
+An answer that the server cut off, that is late or endless is an error, no turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from turntree.agents.engines.protocol import FinishReason, Sampling
 from turntree.agents.errors import AgentError, MissingExtra
+from turntree.envs.data.json_files import parse_json
 from turntree.envs.message import ToolCall
 
 _KEY = "OPENAI_API_KEY"
@@ -29,6 +30,16 @@ _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
 _LONGEST_WAIT = 60.0
 _FULL = re.compile(r"context.?(length|window|size)|prompt is too long|too many (input |prompt )?tokens", re.IGNORECASE)
+_WHOLE = frozenset({"stop", "tool_calls", "function_call", "eos", "eos_token", "stop_sequence", "end_turn"})
+"""Finish reasons of a turn that the policy ended, as OpenAI, vLLM, SGLang, Together, TGI and Anthropic say it."""
+_CUT = frozenset({"length", "max_tokens", "model_length", "repetition"})
+"""Those of a turn that a limit ended, ``repetition`` one of vLLM's. Any other ("abort", "error") ends no turn."""
+_TOKEN_BYTES = 1 << 10
+"""Bytes of a token: the longest have 128 characters, which JSON may escape with six bytes each."""
+_BESIDE_BYTES = 1 << 20
+"""Bytes of an answer beside its tokens."""
+_MOST_BYTES = 1 << 26
+"""Bytes of any answer."""
 _SEEDS = 2**31
 """Seeds are sent below this: some servers store them in 32 bits."""
 UNREADABLE = "unreadable_arguments"
@@ -65,7 +76,7 @@ class ChatServer:
         base_url: As OpenAI's clients take it, up to ``/v1`` or its equivalent; a bare host gets ``/v1``.
         model: Name of the model there; ``None`` takes the only one.
         key: Sent as bearer token; ``None`` takes ``OPENAI_API_KEY``, and without it none is sent.
-        seconds: Time limit of a turn.
+        seconds: Time limit of a turn, with all its tries and the waits between them.
         tries: Most times that a request is sent.
         first_wait: Seconds before the second try, doubled at each; a server's ``Retry-After`` is obeyed.
         transport: An ``httpx`` transport, for tests.
@@ -96,7 +107,7 @@ class ChatServer:
         self.model = model or ""
         """Name of the model; known once the server was reached."""
         self._httpx = httpx
-        self._tries, self._first_wait = tries, first_wait
+        self._seconds, self._tries, self._first_wait = seconds, tries, first_wait
         self._limit, self._seeds = "max_tokens", True
         key = os.environ.get(_KEY) if key is None else key
         self._client = httpx.AsyncClient(
@@ -131,7 +142,7 @@ class ChatServer:
         Raises:
             ValueError: If ``sampling`` has a parameter that chat completions do not have.
             ContextFull: If the dialogue is too long.
-            ServerRefused: If the server refused, or did not answer.
+            ServerRefused: If the server refused, did not answer in time, or did not end the turn in a normal way.
         """
         body = {"model": self.model, "messages": list(messages), **_fields(sampling)}
         if tools:
@@ -145,13 +156,13 @@ class ChatServer:
 
     async def _find(self) -> None:
         """Check that the server answers, and find its model."""
-        status, text = await self._send("GET", "/models", None)
+        status, text = await self._send("GET", "/models", None, most=_MOST_BYTES, until=self._deadline())
         if status in (404, 405) and self.model:  # not every server lists its models
             return
         if status != 200:
             raise self._refusal("GET", "/models", status, text)
         try:
-            names = [str(card["id"]) for card in json.loads(text)["data"]]
+            names = [str(card["id"]) for card in parse_json(text)["data"]]
         except (KeyError, TypeError, ValueError) as error:
             raise ServerRefused(f"{self.base_url}/models: expected a list of models, got {text[:200]!r}") from error
         if self.model:
@@ -162,15 +173,17 @@ class ChatServer:
 
     async def _ask(self, body: dict[str, Any], sampling: Sampling) -> Any:
         """The reply; a refused parameter is renamed or left out if the policy's distribution stays the same."""
+        until = self._deadline()
+        most = min(_BESIDE_BYTES + _TOKEN_BYTES * sampling.max_tokens, _MOST_BYTES)
         while True:
             limit, seeds = self._limit, self._seeds
             asked = {**body, limit: sampling.max_tokens}
             if seeds and sampling.seed is not None:
                 asked["seed"] = sampling.seed % _SEEDS
-            status, text = await self._send("POST", "/chat/completions", asked)
+            status, text = await self._send("POST", "/chat/completions", asked, most=most, until=until)
             if status == 200:
                 try:
-                    return json.loads(text)
+                    return parse_json(text)
                 except ValueError as error:
                     raise ServerRefused(f"{self.base_url}: expected JSON, got {text[:200]!r}") from error
             refused = status in (400, 422)
@@ -183,27 +196,53 @@ class ChatServer:
             else:
                 raise self._refusal("POST", "/chat/completions", status, text)
 
-    async def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
-        """Status and text of the answer to the last of ``tries``."""
-        wait = self._first_wait
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._seconds
+
+    async def _send(self, method: str, path: str, body: Any, *, most: int, until: float) -> tuple[int, str]:
+        """Status and text of the answer to the last of ``tries``, which has at most ``most`` bytes.
+
+        Args:
+            until: Time of the event loop that no try and no wait exceeds: httpx bounds each read alone.
+        """
+        wait, now = self._first_wait, asyncio.get_running_loop().time
         for left in range(self._tries - 1, -1, -1):
             try:
-                reply = await self._client.request(method, self.base_url + path, json=body)
-            except self._httpx.TimeoutException as error:
-                raise ServerRefused(f"{self.base_url} did not answer {method} {path} in time: {error!r}") from error
+                async with (
+                    asyncio.timeout_at(until),
+                    self._client.stream(method, self.base_url + path, json=body) as reply,
+                ):
+                    text = await self._read(reply, most)
+            except (TimeoutError, self._httpx.TimeoutException) as error:
+                raise ServerRefused(
+                    f"{self.base_url} did not answer {method} {path} in time, which is {self._seconds:g} s with all "
+                    f"tries: {error!r}"
+                ) from error
             except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
-                if left and body is not None:
+                if left and body is not None and now() + wait < until:
                     await asyncio.sleep(wait)
                     wait *= 2
                     continue
                 raise ServerRefused(
                     f"no answer from {self.base_url} to {method} {path}: {error!r}; is a server running there?"
                 ) from error
-            if not left or reply.status_code not in _PASSING:
+            pause = min(_named_wait(reply.headers, wait), _LONGEST_WAIT)
+            if not left or reply.status_code not in _PASSING or now() + pause >= until:
                 break
-            await asyncio.sleep(min(_named_wait(reply.headers, wait), _LONGEST_WAIT))
+            await asyncio.sleep(pause)
             wait *= 2
-        return reply.status_code, reply.text
+        return reply.status_code, text
+
+    async def _read(self, reply: Any, most: int) -> str:
+        data = bytearray()
+        async for piece in reply.aiter_bytes():
+            data += piece
+            if len(data) > most:
+                raise ServerRefused(
+                    f"{reply.request.method} {reply.request.url}: expected an answer of at most {most:,} bytes, which "
+                    "is more than the tokens asked for can take, got more; is that a server of chat completions?"
+                )
+        return data.decode(reply.encoding or "utf-8", "replace")
 
     def _refusal(self, method: str, path: str, status: int, text: str) -> ServerRefused:
         advice = ""
@@ -232,10 +271,15 @@ def _turn(choice: Mapping[str, Any]) -> ChatTurn:
     message, reason = choice["message"], choice.get("finish_reason")
     if reason == "content_filter":
         raise ServerRefused("the server's content filter cut the turn off, so it is not the policy's")
+    if reason not in _WHOLE | _CUT:
+        raise ServerRefused(
+            f"the server did not end the turn (finish_reason {reason!r:.40}), so it is not the policy's; expected "
+            f"one of {', '.join(sorted(_WHOLE | _CUT))}; the server's log may say why"
+        )
     return ChatTurn(
         content=message.get("content") or "",
         calls=tuple(map(_call, message.get("tool_calls") or ())),
-        finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
+        finish_reason=FinishReason.LENGTH if reason in _CUT else FinishReason.STOP,
     )
 
 
@@ -243,7 +287,7 @@ def _call(entry: Mapping[str, Any]) -> ToolCall:
     function = entry["function"]
     given = function.get("arguments") or "{}"
     try:
-        arguments = json.loads(given) if isinstance(given, str) else given
+        arguments = parse_json(given) if isinstance(given, str) else given
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):

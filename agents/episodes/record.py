@@ -8,10 +8,11 @@ with the episode, not with its square.
 from __future__ import annotations
 
 import dataclasses
-import json
+import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -21,14 +22,18 @@ from turntree.agents.engines.protocol import Completion, DraftStats, FinishReaso
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.hints import misfit
 from turntree.agents.errors import RecordError
+from turntree.agents.whole_lines import append_lines
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
+logger = logging.getLogger(__name__)
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 """Fields of a completion that are tuples; records of older versions lack the last ones."""
 _STEP = re.compile(r"step_\d+\.jsonl")
+UNFINISHED = "unfinished"
+"""Folder of a run in which `turntree serve` keeps the turns of sessions that have not ended."""
 
 
 def episode_to_dict(episode: Episode) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
     turns = []
     context: tuple[int, ...] = ()
     for turn in episode.turns:
-        turns.append(_turn_to_dict(turn, context))
+        turns.append(turn_to_dict(turn, context))
         context = turn.prompt_ids + turn.completion.token_ids
     return {
         "env_id": episode.env_id,
@@ -64,7 +69,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
         turns: list[Turn] = []
         context: tuple[int, ...] = ()
         for entry in row["turns"]:
-            turns.append(_turn_from_dict(entry, context))
+            turns.append(turn_from_dict(entry, context))
             context = turns[-1].prompt_ids + turns[-1].completion.token_ids
         episode = Episode(
             env_id=row["env_id"],
@@ -90,7 +95,8 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
     return episode
 
 
-def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
+def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
+    """``turn`` as JSON values, its prompt as what follows ``context`` where it begins so."""
     completion = _shallow(turn.completion)
     completion["draft"] = _shallow(turn.completion.draft)
     if turn.completion.top is not None:
@@ -110,7 +116,8 @@ def _turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-def _turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
+def turn_from_dict(entry: Mapping[str, Any], context: tuple[int, ...]) -> Turn:
+    """The turn that ``turn_to_dict`` wrote after the same ``context``."""
     completion = dict(entry["completion"])
     if not 0 <= entry["shared"] <= len(context):
         raise ValueError(f"a turn shares {entry['shared']!r:.40} tokens with {len(context)} before it")
@@ -148,10 +155,10 @@ def _plain(value: Any) -> Any:
 
 
 class EpisodeWriter:
-    """Appends episodes to a JSON Lines file, one whole line a write.
+    """Appends episodes to a JSON Lines file, whole lines or nothing.
 
-    Several threads and processes may append to one file: each line is one write call. Nothing is buffered,
-    so what was written survives a crash of the process.
+    Several processes, and threads with a writer each, may append to one file. Nothing is buffered, so what was
+    written survives a crash of the process. After an ``OSError``, as on a full disk, the file is as it was.
 
     Args:
         path: The file; it and its folder are created where missing, an existing file is appended to.
@@ -164,11 +171,11 @@ class EpisodeWriter:
 
     def write(self, episode: Episode, **labels: Any) -> None:
         """Append ``{**labels, "episode": ...}``; labels are JSON values such as ``step=3``."""
-        line = json.dumps({**labels, "episode": episode_to_dict(episode)}, ensure_ascii=False) + "\n"
-        data = line.encode("utf-8", "surrogatepass")
-        written = self._file.write(data)
-        if written != len(data):
-            raise OSError(f"{self.path}: wrote {written} of {len(data)} bytes of a line; is the disk full?")
+        self.write_all([Record(labels, episode)])
+
+    def write_all(self, records: Iterable[Record]) -> None:
+        """Append several episodes as ``write`` does, all of them or none."""
+        append_lines(self._file, ({**labels, "episode": episode_to_dict(episode)} for labels, episode in records))
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -212,6 +219,8 @@ def episode_files(run: Path) -> list[Path]:
 def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iterator[Record]:
     """Read the lines that ``EpisodeWriter`` wrote, in order.
 
+    A last line that was cut off while it was written, as by ``kill -9``, is left out, and the log says so.
+
     Args:
         growing: Whether it is still written: a last line without its end is not read.
 
@@ -222,7 +231,8 @@ def read_records(path: str | os.PathLike[str], *, growing: bool = False) -> Iter
     def refuse(number: int, problem: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {problem}; remove the line if a run was cut off while writing it")
 
-    for number, row in json_lines(Path(path), refuse, growing=growing):
+    torn = partial(logger.warning, "%s, line %d, the last, was cut off while it was written: it is left out", path)
+    for number, row in json_lines(Path(path), refuse, growing=growing, torn=torn):
         if not isinstance(row.get("episode"), dict):
             raise RecordError(f'{path}, line {number}: expected an object with the field "episode", got {row!r:.60}')
         try:

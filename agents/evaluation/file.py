@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping
@@ -91,20 +90,15 @@ class EvalFile:
         self._writer = EpisodeWriter(self.path)
 
     def write(self, index: int, sample: int, episode: Episode) -> None:
-        """Append an episode after ``begin``; a line that does not fit on the disk is removed again.
+        """Append an episode after ``begin``.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If it cannot be written; the file is as it was.
         """
         assert self._writer is not None, "begun"
-        size = self.path.stat().st_size
-        try:
-            self._writer.write(
-                episode, run=self._digest, index=index, sample=sample, settings=self._settings, **self._rendering
-            )
-        except OSError:
-            os.truncate(self.path, size)
-            raise
+        self._writer.write(
+            episode, run=self._digest, index=index, sample=sample, settings=self._settings, **self._rendering
+        )
 
     def close(self) -> None:
         """Close the file, so that another process may write it."""

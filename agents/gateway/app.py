@@ -69,7 +69,8 @@ class Gateway:
         """Sessions that have not ended."""
         record = None
         if settings.record is not None:
-            record = SessionRecord(settings.record, model_path or settings.model, renderer.options)
+            name = model_path or settings.model
+            record = SessionRecord(settings.record, name, renderer.options, renderer.turn_text)
         self.paths = SessionPaths(self.sessions, renderer, settings, self.metrics, record)
         """The handlers of sessions' paths."""
 
@@ -135,7 +136,9 @@ class Gateway:
                 answer=answer(choices, len(prompt)),
                 requests=_turns(prompt, sampling, body.n, _state(prompt, place, self.settings.env_id)),
                 stream=bool(body.stream),
-                kept=lambda index, turn: self.sessions.add(place, turn, *choices[index].parsed(turn)),
+                kept=lambda index, turn: self.paths.keep(
+                    self.sessions.add(place, turn, *choices[index].parsed(turn)).session
+                ),
                 headers={"X-Session-Id": place.session.id},
             )
             return await self._answering.answer(http, plan, held.pop_all())

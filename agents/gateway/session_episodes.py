@@ -7,24 +7,28 @@ first turns say with which other one and how many; a session without a verdict i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
-from turntree.agents.episodes.record import EpisodeWriter
+from turntree.agents.episodes.record import EpisodeWriter, Record
 from turntree.agents.files import write_whole
 from turntree.agents.gateway.http.settings import ENV_ID
+from turntree.agents.gateway.session_journal import Decode, SessionJournal
 from turntree.agents.gateway.sessions import Node, Session
+from turntree.agents.os_errors import in_words
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task
 
+logger = logging.getLogger(__name__)
 UNSCORED = "session"
 """The reward that nobody gave."""
-Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,13 +111,19 @@ def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Epi
 class SessionRecord:
     """The folder of a run to which sessions are appended: a file of episodes for each start of the server.
 
+    Sessions that a killed server had not ended are recorded at once, as failures.
+
     Args:
         folder: The folder; made where missing.
         model: Model directory or id, by which the viewer finds the tokenizer.
         rendering: How turns are rendered, JSON values.
+        decode: The whole text of a turn.
+
+    Raises:
+        OSError: If it cannot be written.
     """
 
-    def __init__(self, folder: Path, model: str, rendering: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, model: str, rendering: Mapping[str, Any], decode: Decode) -> None:
         self._numbers: dict[str, int] = {}
         self._samples: dict[str, int] = {}
         episodes = folder / "episodes"
@@ -131,20 +141,49 @@ class SessionRecord:
             except FileExistsError:
                 self.step += 1
         self._writer = EpisodeWriter(path)
+        with ExitStack() as undo:
+            undo.callback(self._close_file)
+            self._journal = SessionJournal(folder, path.stem, decode)
+            undo.callback(self._journal.close)
+            if found := self._journal.recover(episodes, self._append_left):
+                logger.warning("sessions that a killed server had not ended: %d, now failures in %s", found, path)
+            undo.pop_all()
 
-    def write(self, episode: Episode, session: Session, labels: Mapping[str, Any]) -> None:
-        """Append an episode.
+    def keep(self, session: Session) -> None:
+        """Keep the turns so far of a session that goes on, in case that the server is killed."""
+        try:
+            self._journal.keep(session)
+        except OSError as error:  # it goes on in memory, and its next turn tries again
+            logger.error("a kill would lose turns of session %s: %s", session.id, in_words(error))
+
+    def write(self, session: Session, episodes: Sequence[Episode]) -> None:
+        """Append the episodes of a session, one for each of its dialogues.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: If they cannot be written; the record is as it was.
         """
-        task = session.task_id
-        sample = self._samples[task] = self._samples.get(task, -1) + 1
-        numbered = {"step": self.step, "index": self._numbers.setdefault(task, len(self._numbers)), "session": sample}
-        self._writer.write(episode, **numbered, session_id=session.id, **labels)
+        self._append(session, episodes)
+        self._journal.drop(session)
 
     def close(self) -> None:
         """Close the file; one without episodes is removed."""
+        self._journal.close()
+        self._close_file()
+
+    def _append(self, session: Session, episodes: Sequence[Episode]) -> None:
+        task = session.task_id
+        number, sample = self._numbers.get(task, len(self._numbers)), self._samples.get(task, 0)
+        rows = [
+            Record({"step": self.step, "index": number, "session": at, "session_id": session.id, **one.labels}, episode)
+            for at, (episode, one) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
+        ]
+        self._writer.write_all(rows)
+        self._numbers[task], self._samples[task] = number, sample + len(rows)
+
+    def _append_left(self, session: Session, decode: Decode) -> None:
+        self._append(session, [episode_of(one, decode) for one in dialogues(session)])
+
+    def _close_file(self) -> None:
         self._writer.close()
         if not self._writer.path.stat().st_size:
             self._writer.path.unlink()

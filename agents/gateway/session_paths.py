@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from turntree.agents.episodes.episode import Episode
+from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.ranges import Figure
 from turntree.agents.gateway.http.requests import read_body
@@ -21,6 +22,7 @@ from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, rewarded
 from turntree.agents.gateway.sessions import Session, Sessions
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.os_errors import in_words
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import ANSWER, Scorer
 from turntree.envs.failure import FailureKind
@@ -71,8 +73,8 @@ class SessionPaths:
 
     async def end(self, http: Request) -> Response:
         """``DELETE /v1/sessions/ID``: the session ends without a reward."""
-        session = self._sessions.take(http.path_params["session"])
-        return Json({"id": session.id, "episodes": self.close(session, "deleted")})
+        with self._sessions.ending(http.path_params["session"]) as session:
+            return Json({"id": session.id, "episodes": self.close(session, "deleted")})
 
     async def reward(self, http: Request) -> Response:
         """``POST /v1/sessions/ID/reward``: the session ends with a verdict."""
@@ -81,35 +83,40 @@ class SessionPaths:
         if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
             raise ApiError(400, "expected one of reward, by and failure; give exactly one", param="reward")
         scorer = _scorer(body)
-        session = self._sessions.take(http.path_params["session"])
-        if body.failure is not None:
-            session.failure = " ".join(body.failure.split())
-        episodes = self._episodes(session, body)
-        if body.reward is not None:
-            episodes = [rewarded(episode, body.reward, body.parts) for episode in episodes]
-        elif scorer is not None:
-            episodes = await judge_episodes(episodes, scorer)
-        self._write(session, episodes, "scored")
+        with self._sessions.ending(http.path_params["session"]) as session:
+            episodes = self._episodes(session, body)
+            if body.reward is not None:
+                episodes = [rewarded(episode, body.reward, body.parts) for episode in episodes]
+            elif scorer is not None:
+                episodes = await judge_episodes(episodes, scorer)
+            self._write(session, episodes, "scored")
         last = episodes[-1]
         answer = {"id": session.id, "episodes": len(episodes), "reward": None if last.masked else last.reward}
         return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
 
     def close(self, session: Session, why: str) -> int:
-        """Record a session that ended without a verdict, and count its episodes; the log says where it cannot."""
+        """Record a session that ended without a verdict, and count its episodes.
+
+        Raises:
+            ApiError: 507 if it cannot be recorded.
+        """
         if self._record is None:
             self._count(why, found := len(dialogues(session)))
             return found
         episodes = self._episodes(session, RewardRequest())
-        try:
-            self._write(session, episodes, why)
-        except OSError:  # whoever asks for something else now is not to blame
-            logger.exception("session %s cannot be recorded", session.id)
+        self._write(session, episodes, why)
         return len(episodes)
 
+    def keep(self, session: Session) -> None:
+        """Keep the turns so far of a session that goes on."""
+        if self._record is not None:
+            self._record.keep(session)
+
     def close_all(self) -> None:
-        """End what has not ended, at the end of the server."""
+        """End what has not ended, at the end of the server; the next one records what this one cannot."""
         for session in self._sessions.take_all():
-            self.close(session, "closing")
+            with suppress(ApiError):  # the log says it
+                self.close(session, "closing")
         if self._record is not None:
             self._record.close()
 
@@ -120,13 +127,21 @@ class SessionPaths:
         ]
         if body.failure is None:
             return episodes
-        return [replace(episode, failure_kind=FailureKind.ENVIRONMENT) for episode in episodes]
+        why, kind = " ".join(body.failure.split()), FailureKind.ENVIRONMENT
+        return [
+            replace(episode, stop_reason=StopReason.FAILURE, failure=why, failure_kind=kind, undecided=())
+            for episode in episodes
+        ]
 
     def _write(self, session: Session, episodes: list[Episode], why: str) -> None:
-        self._count(why, len(episodes))
         if self._record is not None:
-            for episode, one in zip(episodes, dialogues(session), strict=True):
-                self._record.write(episode, session, one.labels)
+            try:
+                self._record.write(session, episodes)
+            except OSError as error:
+                problem = f"session {session.id} cannot be recorded and goes on: {in_words(error)}"
+                logger.error("%s", problem)
+                raise ApiError(507, f"{problem}; then send this again", code="not_recorded") from error
+        self._count(why, len(episodes))
 
     def _count(self, why: str, episodes: int) -> None:
         self._metrics.add("sessions_ended_total", how=why)

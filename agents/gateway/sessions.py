@@ -10,9 +10,10 @@ from __future__ import annotations
 import uuid
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any
 
 from turntree.agents.episodes.dialogue import canonical_call
@@ -117,7 +118,8 @@ class Sessions:
     Args:
         most: Sessions at once; the one that was idle longest ends for a further one.
         seconds: Time after which an idle session ends.
-        ended: Called with each session that ends by itself, and the reason.
+        ended: Called with each session that ends by itself, and the reason; if it raises ``ApiError``, the session
+            goes on.
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Sessions:
         """The place of a request, in a session that it continues or in a new one.
 
         Raises:
-            ApiError: 409 if the named session has ended, 400 if it has another task.
+            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if a further one has no room.
         """
         self._end_idle()
         keys = chain(messages, tools)
@@ -154,6 +156,7 @@ class Sessions:
             if node is not None:
                 return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
+            self._make_room()
             name = session_id or f"session-{uuid.uuid4().hex}"
             session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
         return Place(session=session, parent=None, given=messages, key=keys[-1])
@@ -208,8 +211,9 @@ class Sessions:
             place.parent.children += 1
         return node
 
-    def take(self, session_id: str) -> Session:
-        """End a session and hand it over.
+    @contextmanager
+    def ending(self, session_id: str) -> Iterator[Session]:
+        """End a session and hand it over to the block; if the block raises, the session goes on as if it had not ended.
 
         Raises:
             ApiError: 404 if there is none, 409 if it has ended or a turn is being sampled in it.
@@ -219,8 +223,8 @@ class Sessions:
             raise ApiError(404, f"there is no session {session_id!r:.80} with a turn", code="session_not_found")
         if session.running:
             raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
-        self._forget(session)
-        return session
+        with self._without(session):
+            yield session
 
     def take_all(self) -> list[Session]:
         """End all sessions and hand them over."""
@@ -267,16 +271,37 @@ class Sessions:
 
     def _end_idle(self) -> None:
         late = self._clock() - self._seconds
-        ending: list[Session] = []
-        for session in self.live.values():
-            full = len(self.live) - len(ending) >= self._most
-            if not full and session.used > late:
-                break
+        for session in list(takewhile(lambda session: session.used <= late, self.live.values())):
             if not session.running:
-                ending.append(session)
-        for session in ending:
-            self._forget(session)
-            self._report(session, "idle" if session.used <= late else "room")
+                with suppress(ApiError), self._without(session):  # the log says it
+                    self._report(session, "idle")
+
+    def _make_room(self) -> None:
+        """End what has been idle longest for a further session.
+
+        Raises:
+            ApiError: 507 if that cannot be recorded.
+        """
+        idle = [session for session in self.live.values() if not session.running]
+        for session in idle[: max(0, len(self.live) + 1 - self._most)]:
+            try:
+                with self._without(session):
+                    self._report(session, "room")
+            except ApiError as error:
+                raise ApiError(507, f"no further session can begin: {error}", code="not_recorded") from error
+
+    @contextmanager
+    def _without(self, session: Session) -> Iterator[None]:
+        self._forget(session)
+        try:
+            yield
+        except BaseException:
+            self._gone.pop(session.id, None)
+            self.live[session.id] = session
+            self._touch(session)
+            for node in session.nodes:
+                self._by_key[node.key].append(node)
+            raise
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)

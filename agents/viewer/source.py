@@ -6,6 +6,7 @@ be read is an error.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from turntree.agents.episodes.record import Record, episode_files, read_records
+from turntree.agents.episodes.record import UNFINISHED, Record, episode_files, read_records
 from turntree.agents.errors import AgentError, MissingExtra, RecordError
 from turntree.agents.yaml_files import read_yaml
 from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
 
+logger = logging.getLogger(__name__)
 _MOST = 1e300
 """Largest size of a figure: sums and differences of some stay finite."""
 
@@ -93,6 +95,12 @@ class Source:
         Raises:
             RecordError: If a line is damaged, or there is no episode.
         """
+        if not growing and (left := len([*(self.path / UNFINISHED).glob("*.turns")])):
+            logger.warning(
+                "sessions in %s that have not ended: %d, which are not shown; if their server was killed, the next "
+                "start of `turntree serve --record %s` records them",
+                *(self.path, left, self.path),
+            )
         records = chain.from_iterable(read_records(file, growing=growing) for file in self.files)
         first = next(records, None)
         if first is None:

@@ -112,7 +112,12 @@ def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
 
 
 def json_lines(
-    path: Path, refuse: Callable[[int, str], Exception], *, halves: bool = True, growing: bool = False
+    path: Path,
+    refuse: Callable[[int, str], Exception],
+    *,
+    halves: bool = True,
+    growing: bool = False,
+    torn: Callable[[int], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a file, each with the number of its line, counted from 1; blank lines have none.
 
@@ -120,6 +125,7 @@ def json_lines(
         refuse: The exception for a line and what is wrong with it.
         halves: Whether texts may have half of a surrogate.
         growing: Whether the file is still written: a last line without its end is not read.
+        torn: Called with the number of a last line that has no end and is no JSON, in place of ``refuse``.
 
     Raises:
         OSError: If the file cannot be read.
@@ -132,6 +138,9 @@ def json_lines(
         try:
             value = parse_json(line.decode("utf-8", "surrogatepass" if halves else "strict"))
         except ValueError as error:
+            if torn is not None and not line.endswith(b"\n"):
+                torn(number)
+                return
             problem = f"expected one JSON object a line, got bad JSON, {line[:60]!r} ({error})"
             raise refuse(number, problem) from error
         if not isinstance(value, dict):

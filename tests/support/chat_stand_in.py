@@ -2,18 +2,20 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 
 class Answer(NamedTuple):
     body: Any
+    """JSON, a text, or an iterator of the pieces in which a body of unknown length comes."""
     status: int = 200
     headers: Mapping[str, str] = {}
 
 
-def said(content: str | None, *calls: tuple[str, Any], finish_reason: str = "stop") -> Answer:
+def said(content: str | None, *calls: tuple[str, Any], finish_reason: str | None = "stop") -> Answer:
     """A chat completion of one choice; arguments that are no text become JSON."""
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
@@ -51,12 +53,18 @@ class ChatStandIn:
             def reply(self, answer: Answer) -> None:
                 stand_in.headers.append(dict(self.headers))
                 stand_in.paths.append(self.path)
-                text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
                 self.send_response(answer.status)
-                for name, value in {"Content-Length": str(len(text.encode())), **answer.headers}.items():
+                if isinstance(answer.body, Iterator):
+                    pieces, length = answer.body, {}
+                else:
+                    text = answer.body if isinstance(answer.body, str) else json.dumps(answer.body)
+                    pieces, length = iter([text.encode()]), {"Content-Length": str(len(text.encode()))}
+                for name, value in {**length, **answer.headers}.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(text.encode())
+                with suppress(ConnectionError):  # a client that has had enough
+                    for piece in pieces:
+                        self.wfile.write(piece)
 
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _SAID = re.compile(
     r"No space left on device|os error 28\b|\[Errno (?:27|28|122)\]|Disk quota exceeded|File too large|OutOfDiskError"
-    r"|PytorchStreamWriter failed writing|is the disk full\?"
+    r"|PytorchStreamWriter failed writing"
 )
 _NAMED = re.compile(r"(?:\[Errno (?:27|28|122)\] [^:\n]+: '([^'\n]+)')")
 _NOTHING = 1 << 20

@@ -1,10 +1,13 @@
 import itertools
-from collections.abc import AsyncIterator
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from chat_stand_in import Answer, ChatStandIn, said
+from machine_speed import patience
 from tables import table
 
 from turntree.agents.engines.chat_server import UNREADABLE, ChatServer, ContextFull, ServerRefused
@@ -91,6 +94,68 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
         with pytest.raises(ServerRefused, match="429"):
             await server.say(ASKED, SEEDED)
     assert len(there.asked) == 6
+
+
+async def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
+    busy = Answer({"error": "busy"}, 503, {"Retry-After": "30"})
+    async with served(busy, seconds=20.0, tries=2) as (there, server):
+        with pytest.raises(ServerRefused, match="503"):
+            await server.say(ASKED, SEEDED)
+    assert len(there.asked) == 1
+
+
+async def test_all_tries_of_a_turn_have_one_deadline() -> None:
+    seconds = patience(1)
+
+    def slow(body: Any) -> Answer:
+        time.sleep(0.4 * seconds)
+        return Answer({"error": "busy"}, 503, {"Retry-After": "0"})
+
+    async with served(slow, seconds=seconds) as (there, server):
+        with pytest.raises(ServerRefused, match=r"in time, which is .* s with all tries"):
+            await server.say(ASKED, SEEDED)
+    assert len(there.asked) <= 3
+
+
+def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answer:
+    """An answer after many pieces of white space."""
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(count):
+            time.sleep(wait)
+            yield piece
+        yield json.dumps(answer.body).encode()
+
+    return Answer(pieces())
+
+
+async def test_a_server_that_trickles_is_late() -> None:
+    """Each of its pieces comes long before the deadline, the last one after it."""
+    seconds = patience(1)
+    async with served(lambda body: spread(said("4"), b" ", 40, seconds / 20), seconds=seconds) as (_, server):
+        with pytest.raises(ServerRefused, match="did not answer POST /chat/completions in time"):
+            await server.say(ASKED, SEEDED)
+    async with served(lambda body: spread(said("4"), b" ", 3), seconds=seconds) as (_, server):  # the control
+        assert (await server.say(ASKED, SEEDED)).content == "4"
+
+
+async def test_an_answer_has_the_bytes_that_its_tokens_can_take() -> None:
+    text = "x" * (3 << 20)
+    for answer in (said(text), spread(said("4"), b" " * (1 << 18), 16)):
+        async with served(lambda body, answer=answer: answer) as (_, server):
+            with pytest.raises(ServerRefused, match=r"at most 1,057,792 bytes, .* got more"):
+                await server.say(ASKED, SEEDED)
+    async with served(said(text)) as (_, server):  # the control
+        assert (await server.say(ASKED, Sampling(max_tokens=1 << 12))).content == text
+
+
+async def test_values_too_deep_to_be_read_are_no_crash() -> None:
+    async with served(Answer("[" * 100_000)) as (_, server):
+        with pytest.raises(ServerRefused, match="expected JSON"):
+            await server.say(ASKED, SEEDED)
+    async with served(said(None, ("add", "[" * 10_000))) as (_, server):
+        (call,) = (await server.say(ASKED, SEEDED)).calls
+    assert [*call.arguments] == [UNREADABLE]
 
 
 async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> None:

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 from adder import play
+from full_disk import files_of_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from turntree.agents.engines.protocol import TopLogprobs
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import (
     EpisodeWriter,
+    Record,
     episode_from_dict,
     episode_to_dict,
     read_episodes,
@@ -117,6 +120,37 @@ def test_several_writers_never_mix_their_lines(episode: Episode, tmp_path: Path)
         list(threads.map(write, range(4)))
     writers = [record.labels["writer"] for record in read_records(path)]
     assert sorted(writers) == sorted(list(range(4)) * 20)
+
+
+def test_lines_that_a_full_disk_does_not_take_leave_the_file_as_it_was(episode: Episode, tmp_path: Path) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeWriter(path) as writer:
+        writer.write(episode, number=0)
+        before = path.read_bytes()
+        for size in (len(before), len(before) + 50, 2 * len(before) + 50):
+            with files_of_at_most(size), pytest.raises(OSError, match=str(path)) as full:
+                writer.write_all([Record({"number": 1}, episode), Record({"number": 2}, episode)])
+            assert full.value.errno == errno.EFBIG
+            assert path.read_bytes() == before
+        writer.write_all([Record({"number": 1}, episode), Record({"number": 2}, episode)])
+    assert [record.labels["number"] for record in read_records(path)] == [0, 1, 2]
+
+
+def test_a_last_line_that_was_cut_off_is_left_out_and_named(episode: Episode, tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "episodes.jsonl"
+    with EpisodeWriter(path) as writer:
+        writer.write(replace(episode, failure="é"), number=0)
+    line = path.read_bytes()
+    for cut in (1, 40, line.index("é".encode()) + 1, len(line) - 2):
+        path.write_bytes(line + line[:cut])
+        assert len(list(read_records(path))) == 1
+        assert f"{path}, line 2, the last, was cut off" in caplog.messages[-1]
+    path.write_bytes(line + line[:-1])  # the controls: one that is whole but for its end, and one amid others
+    assert len(list(read_records(path))) == 2
+    path.write_bytes(line + line[:40] + line)
+    with pytest.raises(RecordError, match="line 2"):
+        list(read_records(path))
+    assert len(caplog.messages) == 4
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from full_disk import files_of_at_most
 from gateways import Served, SpokenEngine, gateway_at
 from machine_speed import eventually
 from tables import table
@@ -19,6 +20,7 @@ from turntree.agents.episodes.dialogue import dialogue_states
 from turntree.agents.episodes.episode import StopReason
 from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.episodes.token_view import TokenView
+from turntree.agents.gateway import session_paths
 from turntree.agents.gateway import sessions as sessions_module
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import Scorer
@@ -334,6 +336,59 @@ def test_a_session_in_use_is_not_ended(served: Served, engine: SpokenEngine):
     assert scored(served, "s")["episodes"] == 2
 
 
+def test_a_verdict_that_a_full_disk_does_not_take_is_given_again_and_nothing_is_lost(served, run_folder):
+    for name in ("first", "s"):
+        first = served.chat(user("a"), n=2, headers={"X-Session-Id": name, "X-Task-Id": "t"})
+        if name == "first":
+            scored(served, "first")
+    (file,) = run_folder.glob("episodes/*")
+    before, path = file.read_bytes(), "/v1/sessions/s"
+    for size in (len(before) + 50, 3 * len(before) // 2 + 50):  # in the first and in the second of its two lines
+        with files_of_at_most(size):
+            for answer in (
+                served.client.post(f"{path}/reward", json={"failure": "the container died"}),
+                served.client.post(f"{path}/reward", json={"reward": 0.5}),
+                served.client.delete(path),
+            ):
+                error = answer.json()["error"]
+                assert (answer.status_code, error["code"], error["type"]) == (507, "not_recorded", "server_error")
+                assert str(file) in error["message"]
+                assert "may not become that large" in error["message"]
+        assert file.read_bytes() == before
+    assert served.client.get(path).json()["turns"] == 2
+    assert session_of(served.chat(user("a"), said(first), user("b"))) == "s", "it goes on"
+    assert scored(served, "s", reward=0.5)["reward"] == 0.5
+    assert 'turntree_sessions_ended_total{how="scored"} 2' in served.client.get("/metrics").text
+    scored(served, session_of(served.chat(user("c"))))
+    found = [(one.labels["session_id"], one.labels["session"], one.episode.reward) for one in records(run_folder)]
+    assert found[:-1] == [("first", 0, 1.0), ("first", 1, 1.0), ("s", 2, 0.5), ("s", 3, 0.5)]
+    assert len(found) == 5
+
+
+def test_on_a_full_disk_no_session_is_dropped_for_a_further_one(engine, renderer, run_folder):
+    with gateway_at(engine, renderer, record=run_folder, max_sessions=2) as served:
+        firsts = [served.chat(user("a")) for _ in range(2)]
+        with files_of_at_most(100):
+            refused = served.chat(user("a"))
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "not_recorded")
+            went_on = served.chat(user("a"), said(firsts[0]), user("b"))
+            assert session_of(went_on) in {session_of(first) for first in firsts}
+        assert session_of(served.chat(user("a"))) not in {session_of(first) for first in firsts}
+    assert sum(len(one.episode.turns) for one in records(run_folder)) == 4
+
+
+def test_a_verdict_that_cannot_be_computed_leaves_the_session(served, run_folder, monkeypatch):
+    async def broken(*_: Any) -> Any:
+        raise RuntimeError("no judge")
+
+    name = session_of(served.chat(user("a")))
+    with monkeypatch.context() as patched:
+        patched.setattr(session_paths, "judge_episodes", broken)
+        answer = served.client.post(f"/v1/sessions/{name}/reward", json={"by": {"few_turns": 1}})
+        assert answer.status_code == 500
+    assert scored(served, name)["reward"] == 1.0
+
+
 @pytest.mark.parametrize("name", ["", "a b", "é", "x" * 201, "a\tb"])
 def test_a_name_that_is_none_is_refused(served: Served, name: str):
     for header in ("X-Session-Id", "X-Task-Id"):
@@ -347,6 +402,9 @@ def test_sessions_are_bounded_and_those_that_end_are_recorded(engine, renderer, 
         assert [*served.gateway.sessions.live] == names[-3:]
         assert [one.labels["session_id"] for one in records(run_folder)] == names[:5]
     assert [one.labels["session_id"] for one in records(run_folder)] == names
+    with gateway_at(engine, renderer, max_sessions=1) as served:
+        first = served.chat(user("a"))
+        assert session_of(served.chat(user("a"), said(first), user("b"))) == session_of(first), "it needs no room"
     with gateway_at(engine, renderer, record=run_folder, session_seconds=0.05) as served:
         first = session_of(served.chat(user("a")))
         eventually(lambda: served.chat(user("b")) and first not in served.gateway.sessions.live)

@@ -51,6 +51,21 @@ async def test_a_right_answer_is_paid_and_no_token_is_made_up() -> None:
     assert [tool["function"]["name"] for tool in asked["tools"]] == ["calculator"]
 
 
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", None])
+async def test_a_turn_that_the_server_cut_off_is_a_failure_and_no_reward(reason: str | None) -> None:
+    """With the right answer in it: what it would have gone on with is not known."""
+    episode, _ = await played(said(f"#### {answer_of(3)}", finish_reason=reason))
+    assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.ENGINE)
+    assert (episode.masked, episode.turns, repr(reason) in episode.failure) == (True, (), True)
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls", "length", "eos"])
+async def test_a_turn_that_ended_is_scored(reason: str) -> None:
+    """The control."""
+    episode, _ = await played(said(f"#### {answer_of(3)}", finish_reason=reason))
+    assert (episode.reward, episode.masked) == (1.0, False)
+
+
 async def test_calls_that_the_server_read_are_run_and_answered_under_their_names() -> None:
     calls = [("calculator", {"expression": expression}) for expression in ("2+3", "2*3")]
     episode, (_, second) = await played(said("Let me see.", *calls), RIGHT)

@@ -1,0 +1,185 @@
+"""Turns of sessions that have not ended, on disk as they come, so that a server that is killed loses none of them.
+
+Each session has a file in the folder ``unfinished`` of the run. Each of its turns is appended there, and the file goes
+once the session is in the record. Whatever is there without a server that writes it was left by one that was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from turntree.agents.episodes.episode import Turn
+from turntree.agents.episodes.record import UNFINISHED, turn_from_dict, turn_to_dict
+from turntree.agents.errors import RecordError, UsageError
+from turntree.agents.files import OneWriter
+from turntree.agents.gateway.sessions import Node, Origin, Session
+from turntree.agents.gateway.turns import SampledTurn
+from turntree.agents.whole_lines import append_lines
+from turntree.envs.data.json_files import json_lines
+
+logger = logging.getLogger(__name__)
+STOPPED = "the server ended before the session did"
+"""What a session was lost to that a killed server had not ended."""
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Kept:
+    path: Path
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Numbers of the turns that are in the file, by the identity of their nodes."""
+
+
+class SessionJournal:
+    """The files of one server's unfinished sessions.
+
+    Args:
+        folder: Folder of the run.
+        start: Name of this start of the server, that of its file of episodes.
+        decode: The whole text of a turn, as the record has it.
+    """
+
+    def __init__(self, folder: Path, start: str, decode: Decode) -> None:
+        self._folder, self._start, self._decode = folder / UNFINISHED, start, decode
+        self._lock = OneWriter(self._folder / start)
+        self._kept: dict[str, _Kept] = {}
+
+    def keep(self, session: Session) -> None:
+        """Append the turns of a session that are not in its file yet.
+
+        Raises:
+            OSError: If they cannot be written; the next call tries again.
+        """
+        name = f"{self._start}.{uuid.uuid4().hex}.turns"
+        kept = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
+        numbers, rows = dict(kept.numbers), []
+        for node in session.nodes[len(numbers) :]:
+            parent = None if node.parent is None else numbers[id(node.parent)]
+            numbers[id(node)] = len(numbers)
+            rows.append(self._row(node, parent))
+        with kept.path.open("ab", buffering=0) as file:
+            append_lines(file, rows)
+        kept.numbers = numbers
+
+    def drop(self, session: Session) -> None:
+        """Remove the file of a session that is in the record."""
+        if (kept := self._kept.pop(session.id, None)) is not None:
+            with suppress(OSError):  # the session has ended all the same
+                kept.path.unlink()
+
+    def close(self) -> None:
+        """Leave what is there to the next server."""
+        self._lock.close()
+        with suppress(OSError):  # sessions that could not be recorded, or another server's
+            self._folder.rmdir()
+
+    def recover(self, episodes: Path, write: Callable[[Session, Decode], None]) -> int:
+        """Hand over the sessions that killed servers left, and count them; the file of each goes once it is written.
+
+        Args:
+            episodes: Folder with a file of episodes for each start.
+            write: Called with a session and what decodes its turns.
+
+        Raises:
+            OSError: Of ``write``; that session and the ones after it stay.
+        """
+        found = 0
+        for start in sorted({path.name.partition(".")[0] for path in self._folder.glob("*.turns")}):
+            with ExitStack() as held:
+                if start != self._start:
+                    try:
+                        held.callback(OneWriter(self._folder / start).close)
+                    except UsageError:  # its server runs
+                        continue
+                recorded = _last_recorded(episodes / f"{start}.jsonl")
+                for path in sorted(self._folder.glob(f"{start}.*"), key=lambda path: path.stat().st_mtime_ns):
+                    found += self._recover(path, recorded, write)
+        return found
+
+    def _recover(self, path: Path, recorded: str | None, write: Callable[[Session, Decode], None]) -> bool:
+        try:
+            session = _read(path)
+        except RecordError as error:
+            logger.warning("a session that a killed server left cannot be read, and stays there: %s", error)
+            return False
+        # Were this one killed between the two, its own record would tell that the session is there.
+        path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
+        if left := session is not None and session.id != recorded:
+            write(session, _decode_of(session))
+        path.unlink()
+        return left
+
+    def _row(self, node: Node, parent: int | None) -> dict[str, Any]:
+        turn = node.turn
+        text = self._decode(turn.completion.token_ids)
+        whole = Turn(prompt_ids=turn.prompt_ids, completion=turn.completion, text=text)
+        return {
+            "session_id": node.session.id,
+            "task_id": node.session.task_id,
+            "parent": parent,
+            "origin": str(node.origin),
+            "given": list(node.given),
+            "replied": node.replied,
+            "turn": turn_to_dict(whole, _context(node.parent)),
+        }
+
+
+def _decode_of(session: Session) -> Decode:
+    texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
+    return lambda tokens: texts[tuple(tokens)]
+
+
+def _last_recorded(path: Path) -> str | None:
+    """Name of the session that was recorded last: after a kill just then, its file of turns is still there."""
+    with suppress(OSError, ValueError), path.open("rb") as file:
+        for line in reversed(deque(file, 2)):  # the last one may be cut off
+            if line.endswith(b"\n"):
+                name: str | None = json.loads(line).get("session_id")
+                return name
+    return None
+
+
+def _read(path: Path) -> Session | None:
+    """The session of a file, as far as its lines are whole.
+
+    Raises:
+        RecordError: If a line is damaged.
+    """
+    session: Session | None = None
+
+    def refuse(number: int, problem: str) -> RecordError:
+        return RecordError(f"{path}, line {number}: {problem}")
+
+    for number, row in json_lines(path, refuse, growing=True):
+        try:
+            session = session or Session(id=row["session_id"], task_id=row["task_id"], failure=STOPPED)
+            parent = None if row["parent"] is None else session.nodes[row["parent"]]
+            turn = turn_from_dict(row["turn"], _context(parent))
+            node = Node(
+                session=session,
+                parent=parent,
+                given=row["given"],
+                turn=SampledTurn(prompt_ids=turn.prompt_ids, completion=turn.completion, text=turn.text),
+                replied=row["replied"],
+                calls=(),
+                origin=Origin(row["origin"]),
+                key=b"",
+            )
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise refuse(number, f"no turn of a session: {error!r:.200}") from error
+        session.nodes.append(node)
+        if parent is not None:
+            parent.children += 1
+    return session
+
+
+def _context(parent: Node | None) -> tuple[int, ...]:
+    return () if parent is None else parent.turn.prompt_ids + parent.turn.completion.token_ids
