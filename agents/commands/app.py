@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.bench import bench_command
 from turntree.agents.commands.doctor import doctor_command
 from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
-from turntree.agents.commands.evaluate import eval_command
+from turntree.agents.commands.evaluating.bench import bench_command
+from turntree.agents.commands.evaluating.evaluate import eval_command
 from turntree.agents.commands.export import export_command, sft_command
 from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.serve import serve_command

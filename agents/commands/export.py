@@ -138,7 +138,7 @@ def _source(options: SftOptions) -> tuple[Source, Any, str]:
         raise UsageError("--tasks counts the tasks whose solution() is played; leave it out with --from or --data")
     make_env = env_maker(options.what, env_arguments(options.env_arg or (), tool_format=options.tool_format))
     checked_env(make_env, options.what).close()
-    checkpoint = Checkpoint.open(named_model(None, options.model))
+    checkpoint = Checkpoint.open(named_model(None, options.model).path)
     rendering = PolicyOptions(template=options.template).renderer_options()
     source = Source(
         make_env=make_env,

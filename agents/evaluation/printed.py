@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from turntree.agents.evaluation.paired import Paired
-from turntree.agents.evaluation.table import EvalResult, rows, warnings
+from turntree.agents.evaluation.table import EvalResult, rows, summary, warnings
 
 _SHOWN = 10
 """Changed episodes that are listed."""
@@ -19,11 +21,27 @@ def print_result(result: EvalResult) -> None:
         table.add_row(name, value)
     console = Console()
     console.print(table)
+    _print_problems(console, result)
+
+
+def print_rows(results: Sequence[EvalResult]) -> None:
+    """Print one table with a row for each evaluation, and below it the warnings and the first failure of each."""
+    head, *cells = summary(results)
+    table = Table(*(Column(name, overflow="fold") for name in head), box=None)
+    for row in cells:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    for result in results:
+        _print_problems(console, result, f"{result.model}: ")
+
+
+def _print_problems(console: Console, result: EvalResult, where: str = "") -> None:
     for warning in warnings(result):
-        console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{where}warning: {warning}", markup=False, highlight=False, soft_wrap=True)
     failure = next((episode.failure for episode in result.episodes if episode.failure), None)
     if failure is not None:
-        console.print(f"first failure: {failure}", markup=False, highlight=False)
+        console.print(f"{where}first failure: {failure}", markup=False, highlight=False)
 
 
 def print_difference(title: str, found: Paired) -> None:
