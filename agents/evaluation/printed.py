@@ -21,27 +21,32 @@ def print_result(result: EvalResult) -> None:
         table.add_row(name, value)
     console = Console()
     console.print(table)
-    _print_problems(console, result)
+    for problem in _problems(result):
+        console.print(problem, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_rows(results: Sequence[EvalResult]) -> None:
-    """Print one table with a row for each evaluation, and below it the warnings and the first failure of each."""
+    """Print one table with a row for each evaluation, and below it each warning with the models that it is about."""
     head, *cells = summary(results)
-    table = Table(*(Column(name, overflow="fold") for name in head), box=None)
+    one = len({result.title for result in results}) == 1
+    shown = [at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (one and not at)]
+    table = Table(*(Column(head[at], overflow="fold") for at in shown), title=results[0].title if one else None)
     for row in cells:
-        table.add_row(*row)
+        table.add_row(*(row[at] for at in shown))
     console = Console()
     console.print(table)
+    said: dict[str, list[str]] = {}
     for result in results:
-        _print_problems(console, result, f"{result.model}: ")
+        for problem in _problems(result):
+            said.setdefault(problem, []).append(result.model)
+    for problem, models in said.items():
+        console.print(f"{', '.join(models)}: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_problems(console: Console, result: EvalResult, where: str = "") -> None:
-    for warning in warnings(result):
-        console.print(f"{where}warning: {warning}", markup=False, highlight=False, soft_wrap=True)
+def _problems(result: EvalResult) -> list[str]:
     failure = next((episode.failure for episode in result.episodes if episode.failure), None)
-    if failure is not None:
-        console.print(f"{where}first failure: {failure}", markup=False, highlight=False)
+    found = [f"warning: {warning}" for warning in warnings(result)]
+    return found if failure is None else [*found, f"first failure: {failure}"]
 
 
 def print_difference(title: str, found: Paired) -> None:
@@ -51,8 +56,9 @@ def print_difference(title: str, found: Paired) -> None:
         table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
     table.add_row("pairs equal token for token", str(found.equal))
     table.add_row("pairs left out", str(found.left_out))
-    table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
-    table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
+    if all(found.passes):
+        table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
+        table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
     console = Console()
     console.print(table)
     for change in found.changes[:_SHOWN]:
