@@ -150,13 +150,18 @@ def _print(result: BenchResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from turntree.agents.evaluation.bench_table import HEAD, rows, same_turns
+    from turntree.agents.evaluation.bench_table import HEAD, ratio_in_words, rows, same_turns
 
     console = Console()
     table = Table(*HEAD, title=result.title)
     for cells in rows(result.epochs):
         table.add_row(*cells, end_section=cells[0] == str(len(result.epochs)))
     console.print(table)
-    lines = [same_turns(result.epochs), *(f"{name}: {what}" for name, what in result.machine), result.command]
+    lines = [
+        *ratio_in_words(result.epochs),
+        same_turns(result.epochs),
+        *(f"{name}: {what}" for name, what in result.machine),
+        result.command,
+    ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
