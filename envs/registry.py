@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "turntree.envs"
 _registered: set[str] = set()
-_BRIDGES = {"reasoning_gym": "ReasoningGym", "verifiers": "named_taskset"}
+_BRIDGES = {"gem": "Gem", "reasoning_gym": "ReasoningGym", "textarena": "TextArena", "verifiers": "named_taskset"}
 """Libraries whose task sets are named as ``LIBRARY:NAME``, and what makes one in the library's bridge."""
 
 
@@ -56,7 +56,7 @@ def make(id: str, **kwargs: Any) -> Env:
 
     Args:
         id: Registered id; ``MODULE:NAME``, where the module has a class of that name or registers that id; or a task
-            set of another library, ``reasoning_gym:NAME`` or ``verifiers:NAME``.
+            set of another library, such as ``reasoning_gym:chain_sum`` or ``verifiers:reverse-text``.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
