@@ -1,5 +1,5 @@
-"""The training of README's environment, as somebody runs it who has only the page; and, with its checkpoints, the commands
-of docs/howto/take_away.md as they stand there."""
+"""The training of README's environment, as somebody runs it who has only the page; and, with its checkpoints, the
+commands of docs/howto/take_away.md as they stand there."""
 
 import json
 import os
