@@ -8,6 +8,7 @@ are made, not before.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import logging
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP = "turntree.envs"
 _registered: set[str] = set()
+_BRIDGES = {"gem": "Gem", "reasoning_gym": "ReasoningGym", "textarena": "TextArena", "verifiers": "named_taskset"}
+"""Libraries whose task sets are named as ``LIBRARY:NAME``, and what makes one in the library's bridge."""
 
 
 def register(id: str, entry_point: str | Callable[..., Env], **kwargs: Any) -> None:
@@ -52,7 +55,8 @@ def make(id: str, **kwargs: Any) -> Env:
     """Make an environment, without Gymnasium's wrappers.
 
     Args:
-        id: Registered id, or ``MODULE:NAME``, where the module has a class of that name or registers that id.
+        id: Registered id; ``MODULE:NAME``, where the module has a class of that name or registers that id; or a task
+            set of another library, such as ``reasoning_gym:chain_sum`` or ``verifiers:reverse-text``.
 
     Raises:
         ModuleNotFoundError: If there is no such module.
@@ -79,6 +83,8 @@ def find_creator(id: str) -> str | Callable[..., Any]:
     module, colon, name = str(id).partition(":")
     if not colon:
         name = module
+    elif (bridge := _BRIDGES.get(module)) is not None:
+        return functools.partial(getattr(importlib.import_module(f"turntree.envs.bridges.{module}"), bridge), name)
     own = importlib.import_module(module) if colon else None
     if name in gymnasium.registry:
         return name

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.bench import bench_command
 from turntree.agents.commands.doctor import doctor_command
 from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
-from turntree.agents.commands.evaluate import eval_command
+from turntree.agents.commands.evaluating.bench import bench_command
+from turntree.agents.commands.evaluating.compare import compare_command
+from turntree.agents.commands.evaluating.evaluate import eval_command
 from turntree.agents.commands.export import export_command, sft_command
 from turntree.agents.commands.rewards import rescore_command, score_command
 from turntree.agents.commands.serve import serve_command
@@ -156,6 +157,7 @@ app.command("check")(check_command)
 app.command("attack")(attack_command)
 app.command("play")(play_command)
 app.command("eval")(eval_command)
+app.command("compare")(compare_command)
 app.command("bench")(bench_command)
 app.command("sft")(sft_command)
 app.command("score")(score_command)

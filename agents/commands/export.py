@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,32 +15,72 @@ if TYPE_CHECKING:
     from turntree.agents.sft.demonstrations import Demonstrations, Source
 
 
+class ExportKind(StrEnum):
+    """What a run is exported as."""
+
+    TRACE = "trace"
+    MESSAGES = "messages"
+    TOKENS = "tokens"
+
+
+class ExportFormat(StrEnum):
+    """The file format of messages and tokens."""
+
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
 def export_command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; trace.npz in the run's folder without it.")] = None,
-    vocab: Annotated[int | None, typer.Option(min=1, help="Number of token ids of the policy.")] = None,
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run or of recorded sessions, or a file of episodes (eval's --out).")
+    ],
+    to: Annotated[
+        ExportKind,
+        typer.Option(help="messages: OpenAI's, a row a dialogue; tokens: with mask; trace: to measure drafters on."),
+    ] = ExportKind.TRACE,
+    format: Annotated[ExportFormat, typer.Option(help="Of messages and tokens; a trace is .npz.")] = ExportFormat.JSONL,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; messages.jsonl, trace.npz, ... in the run's folder without it.")
+    ] = None,
+    vocab: Annotated[int | None, typer.Option(min=1, help="Of a trace: number of token ids of the policy.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Only the first so many training steps.")] = None,
 ) -> None:
-    """Write the rollouts of a run, epoch after epoch, as one trace to measure drafters on."""
+    """Write the episodes of a run for other programs: as messages, as tokens, or as one trace of all epochs.
+
+    Example: turntree export runs/demo --to messages --format parquet
+    """
     from rich.console import Console
 
+    from turntree.agents.episodes.exported import export_rows
     from turntree.agents.episodes.record import episode_files
+    from turntree.agents.errors import UsageError
     from turntree.agents.files import keep_apart
     from turntree.agents.viewer.trace_export import export_trace
 
-    target = out or (run.with_suffix(".npz") if run.is_file() else run / "trace.npz")
+    suffix = ".npz" if to is ExportKind.TRACE else f".{format}"
+    name = f"{run.stem}.{to}{suffix}" if to is not ExportKind.TRACE else f"{run.stem}.npz"
+    target = out or (run.with_name(name) if run.is_file() else run / f"{to}{suffix}")
     keep_apart(target, episode_files(run))
-    exported = export_trace(run, vocab=vocab, steps=steps)
-    exported.trace.save(target)
-    trace = exported.trace
-    Console().print(
-        f"wrote {target}: {exported.episodes} episodes of {len(trace.prompt_offsets) - 1} states in "
-        f"{int(trace.epoch.max()) + 1} epochs, {int(trace.mask.sum())} sampled tokens "
-        f"({exported.left_out} episodes left out), {target.stat().st_size / 1e6:.2f} MB",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    if to is not ExportKind.TRACE:
+        if vocab is not None:
+            raise UsageError("--vocab belongs to a trace; leave it out with --to messages or tokens")
+        rows = export_rows(
+            run, target, tokens=to is ExportKind.TOKENS, parquet=format is ExportFormat.PARQUET, steps=steps
+        )
+        said = f"{rows.rows} rows of {rows.episodes} episodes, {rows.unscored} of them without a reward"
+        if rows.without_tokens:
+            said += f", {rows.without_tokens} left out, of which only the text is known"
+    else:
+        exported = export_trace(run, vocab=vocab, steps=steps)
+        trace = exported.trace
+        trace.save(target)
+        said = (
+            f"{exported.episodes} episodes of {len(trace.prompt_offsets) - 1} states in "
+            f"{int(trace.epoch.max()) + 1} epochs, {int(trace.mask.sum())} sampled tokens "
+            f"({exported.left_out} episodes left out)"
+        )
+    size = f"{target.stat().st_size / 1e6:.2f} MB"
+    Console().print(f"wrote {target}: {said}, {size}", highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +179,7 @@ def _source(options: SftOptions) -> tuple[Source, Any, str]:
         raise UsageError("--tasks counts the tasks whose solution() is played; leave it out with --from or --data")
     make_env = env_maker(options.what, env_arguments(options.env_arg or (), tool_format=options.tool_format))
     checked_env(make_env, options.what).close()
-    checkpoint = Checkpoint.open(named_model(None, options.model))
+    checkpoint = Checkpoint.open(named_model(None, options.model).path)
     rendering = PolicyOptions(template=options.template).renderer_options()
     source = Source(
         make_env=make_env,

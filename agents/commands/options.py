@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="DIR|ID", help="Model directory, or its id on the Hugging Face hub.")
-]
+MODELS = "Model directory, its id on the Hugging Face hub, or a training's RUN or RUN@STEP."
+ModelOption = Annotated[str | None, typer.Option("--model", metavar="DIR|ID|RUN", help=MODELS)]
 TokenEngineOption = Annotated[
     EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
 ]
@@ -161,19 +160,54 @@ class TaskOptions(PolicyOptions):
         return env_arguments(self.env_arg or (), data=self.data, tool_format=self.tool_format)
 
 
-def named_model(argument: str | None, option: str | None) -> str:
-    """The model of a command, which ``--model`` names as in every other one, or an argument.
+class NamedModel(NamedTuple):
+    """A model that a command names."""
+
+    path: str
+    """Its directory, or its id on the hub."""
+    name: str
+    """Its name in tables: as it was given, of a training's checkpoint ``RUN@STEP``."""
+    step: int | None = None
+    """Of a training's checkpoint."""
+    checkpoint: str = ""
+    """Digest of the checkpoint."""
+
+
+def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
+    """The models of a command, which ``--model`` names as in every other one, or an argument: several for ``RUN@all``.
+
+    Checkpoints of a training are merged, or found in the cache.
 
     Raises:
         UsageError: If it is named twice, or not at all.
+        CheckpointError: If a training has no such checkpoint, or it is not whole.
     """
     from turntree.agents.errors import UsageError
+    from turntree.agents.verl.run.trained_model import merged, trained_models
 
     if argument and option:
         raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
     if not (named := argument or option):
-        raise UsageError("--model is needed: a model directory, or its id on the Hugging Face hub")
-    return named
+        raise UsageError("--model is needed: a model directory, its id on the Hugging Face hub, or a training's folder")
+    found = trained_models(named)
+    folders = [merged(one, lambda words: typer.echo(words, err=True)) for one in found]
+    checkpoints = zip(folders, found, strict=True)
+    return [NamedModel(str(folder), one.name, one.step, one.digest) for folder, one in checkpoints] or [
+        NamedModel(named, named)
+    ]
+
+
+def named_model(argument: str | None, option: str | None) -> NamedModel:
+    """The one model of a command.
+
+    Raises:
+        UsageError: If several are named, and as ``named_models``.
+    """
+    from turntree.agents.errors import UsageError
+
+    if (argument or option or "").endswith("@all"):
+        raise UsageError(f"{argument or option} names several models, and one is needed here: RUN@STEP")
+    return named_models(argument, option)[0]
 
 
 def past_turns(

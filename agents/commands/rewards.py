@@ -65,6 +65,10 @@ def rescore_command(
     target = out or beside
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract))
     _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
+    if not as_json:
+        episodes, compared = (sum(getattr(one, name) for one in changes.values()) for name in ("episodes", "compared"))
+        newly = sum(change.newly_scored for change in changes.values())
+        typer.echo(f"compared {compared} of {episodes} episodes; {newly} had no reward before and have one now")
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:

@@ -88,14 +88,14 @@ def serve_command(options: ServeOptions) -> None:
     model, most = named_model(options.named, options.model), options.max_context
     for one in options.reward or ():
         Scorer({one: 0})  # registers it: a request imports nothing
-    checkpoint = Checkpoint.open(model)
+    checkpoint = Checkpoint.open(model.path)
     positions = checkpoint.max_positions
     if most is not None and positions is not None and most > positions:
         raise UsageError(f"--max-context {most}: the model has {positions} positions; lower it")
     context = most or min(4096, positions or 4096)
     kept = (*("host", "port", "api_key", "max_body", "seconds"), *("tool_format", "record", "max_sessions"))
     settings = GatewaySettings(
-        model=options.name or model,
+        model=options.name or model.name,
         max_context=context,
         allowed_hosts=tuple(options.allowed_hosts or ()),
         allowed_origins=tuple(options.allowed_origins or ()),
@@ -105,7 +105,7 @@ def serve_command(options: ServeOptions) -> None:
     stored, speculate = options.max_stored_tokens, options.speculate
     past = past_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)
     choice = options.engine_choice(
-        model=model,
+        model=model.path,
         max_batch=options.max_batch,
         max_context=context,
         speculate=speculate,

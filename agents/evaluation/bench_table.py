@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from math import exp, log, nan, sqrt
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from turntree.agents.evaluation.bench import Epoch, Spent, whole
+from turntree.agents.evaluation.evaluate import Estimate
+from turntree.agents.evaluation.paired import t_quantile
+from turntree.agents.files import json_value
+
+_HELPED = 1.005
+"""Tokens per forward pass, with drafts divided by without, below which the table shows no difference."""
 
 
 class BenchResult(NamedTuple):
@@ -42,6 +50,36 @@ def rows(epochs: Sequence[Epoch]) -> list[tuple[str, ...]]:
     return [(name, *_cells(epoch)) for name, epoch in named]
 
 
+def ratio_interval(epochs: Sequence[Epoch]) -> Estimate:
+    """Geometric mean of the epochs' ratios with its 95 % interval: Student's t of their logarithms.
+
+    Returns:
+        The estimate; ``tasks`` is the number of epochs, and the ends are NaN where there is only one.
+    """
+    values = [log(epoch.ratio) for epoch in epochs]
+    count, mean = len(values), fmean(values)
+    half = t_quantile(count - 1) * stdev(values) / sqrt(count) if count > 1 else nan
+    return Estimate(exp(mean), exp(mean - half), exp(mean + half), count)
+
+
+def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
+    """Return the ratio of an epoch with its interval, and a line if no draft helped."""
+    ratio, every = ratio_interval(epochs), whole(epochs)
+    if ratio.tasks > 1:
+        interval = f"{ratio.low:.2f} to {ratio.high:.2f}, 95 % interval over {ratio.tasks} epochs"
+        open_ended = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
+        lines = [f"ratio of an epoch, geometric mean: {ratio.value:.2f} ({interval}{open_ended})"]
+    else:
+        lines = ["ratio without an interval: it needs --epochs 2 or more"]
+    plain, drafted = every.plain.tokens_per_forward_pass, every.drafted.tokens_per_forward_pass
+    if drafted < plain * _HELPED:
+        lines.append(
+            f"no draft helped: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
+            "the ratio shows only the drafter's cost and the machine's noise"
+        )
+    return lines
+
+
 def same_turns(epochs: Sequence[Epoch]) -> str:
     """The number of equal turns, in words."""
     every = whole(epochs)
@@ -59,6 +97,7 @@ def as_json(result: BenchResult) -> str:
             "settings": dict(result.settings),
             "epochs": [_figures(epoch) for epoch in result.epochs],
             "all": _figures(whole(result.epochs)),
+            "ratio": json_value(ratio_interval(result.epochs)._asdict()),
         },
         indent=1,
         ensure_ascii=False,

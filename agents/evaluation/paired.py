@@ -108,6 +108,15 @@ class Paired:
         }
 
 
+class Pair(NamedTuple):
+    """The episodes of both policies of one sample of a task."""
+
+    task: int
+    sample: int
+    before: Episode
+    after: Episode
+
+
 def compare(before: Sequence[Episode], after: Sequence[Episode], samples: int) -> Paired:
     """Compare two evaluations of the same tasks and seeds.
 
@@ -115,22 +124,26 @@ def compare(before: Sequence[Episode], after: Sequence[Episode], samples: int) -
         before: Episodes of the first policy, the samples of a task one after another.
         after: Those of the second one, in the same order.
     """
-    pairs = [
-        (place, a, b) for place, (a, b) in enumerate(zip(before, after, strict=True)) if not a.masked and not b.masked
-    ]
-    tasks: dict[int, list[tuple[float, float]]] = {}
-    for place, a, b in pairs:
-        tasks.setdefault(place // samples, []).append((a.reward, b.reward))
-    means = [(fmean(a for a, _ in rewards), fmean(b for _, b in rewards)) for rewards in tasks.values()]
-    firsts, seconds = Evaluation.of(before), Evaluation.of(after)
+    both = enumerate(zip(before, after, strict=True))
+    return compare_pairs([Pair(*divmod(place, samples), a, b) for place, (a, b) in both])
+
+
+def compare_pairs(given: Sequence[Pair]) -> Paired:
+    """Compare two evaluations by the samples that both have."""
+    pairs = [pair for pair in given if not pair.before.masked and not pair.after.masked]
+    tasks: dict[int, list[Pair]] = {}
+    for pair in pairs:
+        tasks.setdefault(pair.task, []).append(pair)
+    means = [(fmean(one.before.reward for one in of), fmean(one.after.reward for one in of)) for of in tasks.values()]
+    firsts, seconds = Evaluation.of([pair.before for pair in given]), Evaluation.of([pair.after for pair in given])
     return Paired(
         difference=mean_interval([b - a for a, b in means]),
         independent=independent_interval([a for a, _ in means], [b for _, b in means]),
-        left_out=len(before) - len(pairs),
-        equal=sum(_tokens(a) == _tokens(b) for _, a, b in pairs),
+        left_out=len(given) - len(pairs),
+        equal=sum(_said(pair.before) == _said(pair.after) for pair in pairs),
         changes=tuple(
-            Change(a.task.id if a.task else "", place % samples, a.reward, b.reward, _why(a, b))
-            for place, a, b in pairs
+            Change(a.task.id if a.task else "", sample, a.reward, b.reward, _why(a, b))
+            for _, sample, a, b in pairs
             if a.reward != b.reward
         ),
         passes=(firsts.verify_steps, seconds.verify_steps),
@@ -188,16 +201,18 @@ def t_quantile(freedom: float) -> float:
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
-def _tokens(episode: Episode) -> list[tuple[int, ...]]:
-    return [turn.completion.token_ids for turn in episode.turns]
+def _said(episode: Episode) -> list[Sequence[int] | str]:
+    """The tokens of each turn; the text of those whose tokens are not known."""
+    return [turn.text if turn.text_only else turn.completion.token_ids for turn in episode.turns]
 
 
 def _why(before: Episode, after: Episode) -> str:
     """The first turn and token at which two episodes differ, and how they ended."""
-    for turn, (one, other) in enumerate(zip_longest(_tokens(before), _tokens(after))):
+    for turn, (one, other) in enumerate(zip_longest(_said(before), _said(after))):
         if one is None or other is None:
             return f"one goes on after turn {turn}"
+        unit = "character" if isinstance(one, str) else "token"
         for place, (a, b) in enumerate(zip_longest(one, other)):
             if a != b:
-                return f"turn {turn}, token {place}; ended by {before.stop_reason} and {after.stop_reason}"
+                return f"turn {turn}, {unit} {place}; ended by {before.stop_reason} and {after.stop_reason}"
     return "the same tokens, scored otherwise"

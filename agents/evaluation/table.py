@@ -119,18 +119,25 @@ def warnings(result: EvalResult) -> list[str]:
     return learning_warnings(found, _ADVICE, tools=lambda: result.tools, unparsed_turn=lambda: next(unparsed, None))
 
 
-def markdown(results: Sequence[EvalResult]) -> str:
-    """A Markdown table, a row per evaluation; intervals are 95 %."""
+def summary(results: Sequence[EvalResult]) -> list[list[str]]:
+    """The head of a table and a row for each evaluation; intervals are 95 %."""
     shown = [figures(result) for result in results]
     repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
-    head = ["evaluation", "model", "tasks", "accuracy", *repeats, "tokens per episode", "left out"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    table = [["evaluation", "model", "tasks", "accuracy", *repeats, "reward", "tokens per episode", "left out"]]
     for row in shown:
         cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
         tokens = row["tokens per episode"]
-        cells += ["not known" if tokens is None else f"{tokens:.1f}", str(row["failures"] + row["undecided"])]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        cells += [f"{row['reward per episode']:.3f}", "not known" if tokens is None else f"{tokens:.1f}"]
+        table.append([*cells, str(row["failures"] + row["undecided"])])
+    return table
+
+
+def markdown(results: Sequence[EvalResult]) -> str:
+    """``summary`` as Markdown."""
+    head, *rows = summary(results)
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -28,14 +28,18 @@ class Change:
     """Old rewards against new ones, over the episodes of one file."""
 
     episodes: int
+    compared: int
+    """Episodes with a reward both then and now."""
     old: float
-    """Mean recorded reward, over the episodes with a reward both then and now; NaN without any."""
+    """Mean recorded reward of the compared ones; NaN without any."""
     new: float
-    """Mean reward now, over the same."""
+    """Mean reward of the compared ones now."""
     raised: int
     """Episodes whose reward is higher than before."""
     lowered: int
     """Episodes whose reward is lower than before."""
+    newly_scored: int
+    """Episodes that have a reward now and had none: nobody had graded them."""
     undecided: int
     """Episodes that could not be judged now."""
     failures: int
@@ -91,10 +95,12 @@ def _change(pairs: Sequence[_Pair]) -> Change:
     moved = [new.reward - old.reward for old, new in both if not isclose(old.reward, new.reward, abs_tol=_TOLERANCE)]
     return Change(
         episodes=len(pairs),
+        compared=len(both),
         old=sum(pair.old.reward for pair in both) / len(both) if both else nan,
         new=sum(pair.new.reward for pair in both) / len(both) if both else nan,
         raised=sum(step > 0 for step in moved),
         lowered=sum(step < 0 for step in moved),
+        newly_scored=sum(pair.old.masked and not pair.new.masked for pair in pairs),
         undecided=sum(bool(pair.new.undecided) for pair in pairs),
         failures=sum(pair.old.stop_reason is StopReason.FAILURE for pair in pairs),
     )

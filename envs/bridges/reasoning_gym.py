@@ -7,7 +7,9 @@ from typing import Any
 
 from turntree.envs.bridges.missing import library
 from turntree.envs.env import Env
+from turntree.envs.errors import DataError
 from turntree.envs.message import Message
+from turntree.envs.nearest import nearest_hint
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 from turntree.rewards import final_answer
@@ -36,10 +38,16 @@ class ReasoningGym(Env):
             name: For example ``chain_sum``.
             settings: Further arguments of the data set, by name.
             **kwargs: Arguments of ``Env``.
+
+        Raises:
+            DataError: If there is no such data set.
         """
         super().__init__(**kwargs)
         gym = library("reasoning_gym", "reasoning-gym")
         self._name = name
+        known = list(library("reasoning_gym.factory", "reasoning-gym").DATASETS)
+        if name not in known:
+            raise DataError(f"reasoning_gym has no data set {name!r}; {nearest_hint(name, known, 'it has')}")
         self._dataset = gym.create_dataset(name, size=size, seed=data_seed, **(settings or {}))
         self.num_tasks = size
         self._last: tuple[int, Any] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from turntree.envs.bridges.missing import library
@@ -121,6 +121,26 @@ class Verifiers(Env):
             return await asyncio.wait_for(score, self._seconds)
 
         return _SCORERS.submit(asyncio.run, wait()).result()
+
+
+def named_taskset(name: str, *, config: Mapping[str, Any] | None = None, **kwargs: Any) -> Verifiers:
+    """Make the environment of an installed task set, as ``verifiers:NAME`` names it.
+
+    Args:
+        name: Its id, for example ``reverse-text``.
+        config: Fields of its ``TasksetConfig``.
+        **kwargs: Arguments of ``Verifiers``.
+
+    Raises:
+        DataError: If it is not installed, or takes other fields.
+        MissingExtra: If verifiers is not installed.
+    """
+    v1 = library("verifiers.v1", "verifiers")
+    try:
+        taskset = v1.load_taskset(v1.taskset_config_type(name)(id=name, **(config or {})))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise DataError(f"verifiers:{name} cannot be loaded: {' '.join(str(error).split()):.400}") from error
+    return Verifiers(taskset, **{"name": name, **kwargs})
 
 
 def _opening(row: Any) -> list[Message]:

@@ -88,6 +88,8 @@ def furnish(folder: Path) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     page = (ROOT / "docs/rewards.md").read_text(encoding="utf-8")
     (folder / "answers.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0], encoding="utf-8")
+    (doubling,) = (line for line in readme_commands() if line.startswith("cat > doubling.py"))
+    (folder / "doubling.py").write_text("\n".join(doubling.splitlines()[1:-1]))
     return folder
 
 
@@ -186,8 +188,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for page, number, name in shown:
         code = [block.text for block in blocks(page) if block.language == "python"][number]
         (folder / name).write_text(code.partition("\nrubric = ")[0])  # which the page says to leave out
-    (doubling,) = (line for line in readme_commands() if line.startswith("cat > doubling.py"))
-    (folder / "doubling.py").write_text("\n".join(doubling.splitlines()[1:-1]))
     run = write_run(folder / "runs/demo")
     for name in ("doubling", "agent", "grpo_arithmetic_cpu"):
         shutil.copytree(run, folder / "runs" / name)

@@ -12,7 +12,7 @@ from benchmark_modules import benchmark_module
 from chat_tokenizers import chatml_tokenizer
 from interpreter import python
 from omegaconf import OmegaConf
-from pages import PAGES, ROOT, blocks, commands, python_blocks
+from pages import PAGES, README, ROOT, blocks, commands, python_blocks
 from tables import table
 from tiny_llama import save_chat_llama
 from typer.core import TyperGroup
@@ -146,7 +146,8 @@ def refusal(line: str) -> str | None:
         known = re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return None if known else f"no target {target}"
     if program == "python":
-        return None if (ROOT / words[0]).exists() else f"no file {words[0]}"
+        of_readme = f"`{words[0]}`" in README.read_text(encoding="utf-8")  # a file that it says to save
+        return None if of_readme or (ROOT / words[0]).exists() else f"no file {words[0]}"
     command = COMMAND
     try:
         while isinstance(command, TyperGroup):

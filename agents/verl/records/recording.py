@@ -33,6 +33,11 @@ class RunFolder:
         return self.root / "metrics.jsonl"
 
     @property
+    def table(self) -> Path:
+        """The metrics as CSV, a row for each step; written when a training ends."""
+        return self.root / "metrics.csv"
+
+    @property
     def engine(self) -> Path:
         """The engine's counters, one line per step."""
         return self.root / "engine.jsonl"
@@ -76,7 +81,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Remove the files of an earlier run; others are kept."""
-        stale = [self.metrics, self.earlier_metrics, self.engine, self.log, self.config, self.phases]
+        stale = [self.metrics, self.table, self.earlier_metrics, self.engine, self.log, self.config, self.phases]
         stale += [self.root / "comparison.jsonl"]  # of a demo
         stale += [*self.root.glob("episodes/step_*.jsonl"), *self.root.glob("weights/step_*.safetensors")]
         for path in stale:

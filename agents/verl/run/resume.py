@@ -10,9 +10,12 @@ there was no regular end.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.full_disk import remove_halves
 
-_LATEST = "latest_checkpointed_iteration.txt"
+LATEST = "latest_checkpointed_iteration.txt"
 """Written by verl when a checkpoint is whole."""
 
 
@@ -63,10 +66,10 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
         if number is None or not Path(path).is_dir():
             raise ConfigError(f"trainer.resume_from_path is a folder global_step_N of a checkpoint, got {path}")
         return int(number[1])
-    latest = folder.checkpoints / _LATEST
+    latest = folder.checkpoints / LATEST
     if not latest.exists():
         return 0
-    step = _latest_step(latest)
+    step = latest_step(latest)
     if step is None:
         text = latest.read_text(encoding="utf-8")
         raise ConfigError(
@@ -76,7 +79,7 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
     return step
 
 
-def _latest_step(latest: Path) -> int | None:
+def latest_step(latest: Path) -> int | None:
     """The step that verl's file names; ``None`` if it names none.
 
     verl writes the file last, and a full disk leaves it empty: the newest checkpoint is then whole.
@@ -98,7 +101,7 @@ class Checkpoints:
     def __init__(self, trainer: Mapping[str, Any], folder: RunFolder, advice: str) -> None:
         self._advice = advice
         self._resumes = trainer["resume_mode"] == "auto"
-        self._latest = folder.checkpoints / _LATEST
+        self._latest = folder.checkpoints / LATEST
         self._earlier = None if self._resumes else self._stamp  # of a run that is not this one
         self._folder = folder.checkpoints
         self._there = frozenset(path.name for path in self._folder.glob("global_step_*"))
@@ -112,7 +115,7 @@ class Checkpoints:
         """Step of the last checkpoint of this run that is whole, 0 without one."""
         if self._stamp is None or self._stamp == self._earlier:
             return 0
-        return _latest_step(self._latest) or 0
+        return latest_step(self._latest) or 0
 
     def remove_halves(self) -> None:
         """Remove what a full disk left of the checkpoint that was written last."""
@@ -143,18 +146,37 @@ def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> No
             path.unlink()
     for begun in range(1, step + 1) if overtaken else ():
         _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step))
+    folder.table.unlink(missing_ok=True)  # it is written again at the end
     if folder.metrics.exists():
         folder.metrics.replace(folder.earlier_metrics)
 
 
 def join_metrics(folder: RunFolder) -> None:
-    """Put the metrics that were moved away before the new ones, if there are any."""
+    """Put the metrics that were moved away before the new ones, if there are any, and write them as a table, too."""
     aside = folder.earlier_metrics
-    if not aside.exists():
+    if aside.exists():
+        new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
+        write_whole(folder.metrics, aside.read_bytes() + new[: new.rfind(b"\n") + 1])
+        aside.unlink()
+    _write_table(folder)
+
+
+def _write_table(folder: RunFolder) -> None:
+    """Write the metrics as CSV, a row for each step; what a crash has cut off is left out."""
+    steps: dict[int, dict[str, Any]] = {}
+    for line in folder.metrics.read_bytes().split(b"\n")[:-1] if folder.metrics.exists() else ():
+        with suppress(ValueError):
+            row = json.loads(line)
+            steps.setdefault(row["step"], {"step": row["step"]}).update(row.get("data", {}))
+    if not steps:
+        folder.table.unlink(missing_ok=True)
         return
-    new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
-    write_whole(folder.metrics, aside.read_bytes() + new[: new.rfind(b"\n") + 1])
-    aside.unlink()
+    names = dict.fromkeys(name for row in steps.values() for name in row)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["step", *sorted(names.keys() - {"step"})], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row for _, row in sorted(steps.items()))
+    write_whole(folder.table, text.getvalue())
 
 
 def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:

@@ -22,7 +22,7 @@ def rows(tmp_path: Path) -> Path:
 
 def cells(out: str) -> list[list[str]]:
     """The rows of the table, without its head and the line about the file."""
-    return [line.split() for line in out.splitlines()[1:] if not line.startswith("written to")]
+    return [line.split() for line in out.splitlines()[1:] if not line.startswith(("written to", "compared"))]
 
 
 def test_score_prints_a_table_by_data_set_or_json_and_writes_the_rows(turntree, rows, tmp_path):
@@ -46,7 +46,8 @@ def test_rescore_prints_old_against_new(turntree: Any, tmp_path: Path) -> None:
     status, out, err = turntree("rescore", run, "--reward", "few_turns")
     assert status == 0, err
     (first, second) = cells(out)
-    assert (first[:3], second[0]) == (["step_000001", "3", "0.6667"], "step_000002")
+    assert (first[:4], second[0]) == (["step_000001", "3", "3", "0.6667"], "step_000002")
+    assert out.splitlines()[-1] == "compared 6 of 6 episodes; 0 had no reward before and have one now"
     assert len(list(read_records(run / "rescored.jsonl"))) == 6
 
 

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.errors import EngineFailed
 from turntree.agents.evaluation import bench as bench_module
 from turntree.agents.evaluation.bench import Epoch, Spent, bench, whole
+from turntree.agents.evaluation.bench_table import ratio_in_words, ratio_interval
 from turntree.agents.evaluation.run import Planned, plan
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.envs.math.arithmetic import Arithmetic
@@ -30,6 +33,27 @@ def test_figures_are_quotients_of_one_run() -> None:
     every = whole([epoch, slow])
     assert every.ratio == 1.0  # eight seconds each, not the mean of 2 and 2 / 3
     assert (every.turns, every.equal, every.drafted.passes, every.plain.passes) == (20, 19, 50, None)
+
+
+def epochs_of(*ratios: float, passes: int = 40) -> list[Epoch]:
+    return [Epoch(PLAIN, replace(DRAFTED, seconds=4 / ratio, verify_steps=passes), 10, 10) for ratio in ratios]
+
+
+def test_the_ratio_has_the_interval_of_students_t_of_its_logarithm() -> None:
+    ratios = [1.1, 1.4, 1.2, 0.9, 1.3]
+    found = ratio_interval(epochs_of(*ratios))
+    wanted = stats.t.interval(0.95, 4, np.mean(np.log(ratios)), stats.sem(np.log(ratios)))
+    assert found[:3] == pytest.approx([np.exp(np.mean(np.log(ratios))), *np.exp(wanted)], rel=2e-3)
+    (line,) = ratio_in_words(epochs_of(*ratios))
+    assert line.endswith("over 5 epochs; it contains 1, so no difference is shown)")
+    assert ratio_in_words(epochs_of(1.2, 1.21, 1.22))[0].endswith("95 % interval over 3 epochs)")
+    assert ratio_in_words(epochs_of(1.2)) == ["ratio without an interval: it needs --epochs 2 or more"]
+
+
+def test_where_no_draft_helped_the_ratio_is_said_to_be_noise() -> None:
+    told = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
+    assert told[1].startswith("no draft helped: 1.00 tokens per forward pass with drafts and 1.00 without")
+    assert len(ratio_in_words(epochs_of(1.30, 1.31, passes=98))) == 1
 
 
 class Opened:
@@ -96,6 +120,7 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tin
     assert [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")] == ["1", "2", "all"]
     assert f"{written['all']['ratio']:.2f}" in shown
     assert "turns equal token for token" in shown
+    assert f"ratio of an epoch, geometric mean: {written['ratio']['value']:.2f} (" in shown
     assert "processor: " in shown
     assert written["command"] in shown
     assert len(written["epochs"]) == 2

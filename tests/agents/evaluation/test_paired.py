@@ -56,6 +56,9 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
     told = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
     assert told[2]["pairs equal token for token"] == 6
     assert (told[2]["difference"]["value"], told[2]["changed"]) == (0.0, [])
+    files = turntree("compare", tmp_path / "a.jsonl", tmp_path / "a.against.jsonl", "--json").json
+    assert {name: files[name] for name in told[2]} == told[2], "what the files have is what was played"
+    assert (files["pairs"], files["settings that differ"]) == (6, {})
     first, second = told[2]["forward passes"]
     assert second < first / 2
     assert first == told[2]["tokens"][0], "the control: without a guess each token is a pass"
@@ -67,6 +70,13 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
         for name in ("b.against.jsonl", "alone.jsonl")
     )
     assert paired == alone
+
+
+def test_every_checkpoint_of_a_run_is_no_second_model(turntree: Any, tiny_model: Path) -> None:
+    for words in (("--model", "RUN@all", "--against", tiny_model), ("--model", tiny_model, "--against", "RUN@all")):
+        said = turntree("eval", "turntree/Arithmetic-v0", *words)
+        assert (said.status, "name RUN@STEP, not RUN@all" in said.err) == (2, True)
+    assert "one is needed here: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
 
 
 def test_a_chat_server_has_no_noise_to_share(turntree: Any) -> None:

@@ -438,6 +438,10 @@ def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model
     exported = turntree("export", run_folder)
     assert exported.status == 0, exported.err
     assert "3 episodes of 1 states" in exported.out
+    assert turntree("export", run_folder, "--to", "messages").status == 0
+    rows = [json.loads(line) for line in (run_folder / "messages.jsonl").read_text().splitlines()]
+    assert [row["reward"] for row in rows] == [0.0, 0.5, 1.0]
+    assert all([one["role"] for one in row["messages"]] == ["user", "assistant"] * 2 for row in rows)
     assert turntree("tree", run_folder, "--turn", "1").status == 0
 
 

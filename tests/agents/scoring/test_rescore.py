@@ -46,11 +46,20 @@ def test_a_run_is_scored_again_step_by_step(run: Path, tmp_path: Path) -> None:
     assert (first.episodes, first.raised, first.lowered) == (3, 2, 1)
     assert (first.old, first.new) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
     assert (second.old, second.new, second.undecided, second.failures) == (1.0, 1.0, 1, 1)
+    assert [(one.compared, one.newly_scored) for one in (first, second)] == [(3, 0), (1, 0)]
     records = list(read_records(out))
     assert [record.episode.reward for record in records] == [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]
     assert [record.labels["old_reward"] for record in records] == [0.0, 1.0, 0.0, 1.0, 1.0, 0.0]
     assert [(record.labels["step"], record.labels["session"]) for record in records[2:4]] == [(1, 2), (2, 0)]
     assert [record.episode.masked for record in records[3:]] == [False, True, True]
+
+
+def test_episodes_that_nobody_had_graded_are_newly_scored_and_not_compared(tmp_path: Path) -> None:
+    right, wrong = spoken("hm", "#### 42"), spoken("hm", "#### 41")
+    file = write(tmp_path / "sessions.jsonl", replace(right, undecided=("session",)), paid(wrong, 1.0), step=1)
+    (change,) = rescore(file, tmp_path / "new.jsonl", ANSWER).values()
+    assert (change.episodes, change.compared, change.newly_scored) == (2, 1, 1)
+    assert (change.old, change.new) == (1.0, 0.0), "over the compared one alone"
 
 
 def test_what_was_recorded_is_not_touched(run: Path, tmp_path: Path) -> None:

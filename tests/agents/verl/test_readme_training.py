@@ -1,9 +1,17 @@
+"""The training of README's environment, as somebody runs it who has only the page; and, with its checkpoints, the
+commands of docs/howto/take_away.md as they stand there."""
+
+import json
 import os
 import re
+import shlex
+import subprocess
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from interpreter import python
+from pages import ROOT, commands, inline_commands
 from real_training import read_lines
 from tables import table
 
@@ -11,7 +19,9 @@ from turntree.agents.episodes.learning_checks import figures_of
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.records.recording import RunFolder
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+README = ROOT / "README.md"
+PAGE = ROOT / "docs/howto/take_away.md"
+TASKS = 4
 SECTION = "## An environment of your own, trained\n"
 FILE = "doubling.py"
 
@@ -28,16 +38,40 @@ def test_it_takes_fewer_than_forty_lines() -> None:
     assert 10 < len(code().splitlines()) < 40
 
 
+class Trained(NamedTuple):
+    done: subprocess.CompletedProcess[str]
+    place: Path
+    """Where the commands of the page are run."""
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(self.place / "runs/doubling")
+
+    @property
+    def steps(self) -> list[dict[str, float]]:
+        """The metrics of each step of the training."""
+        return [row["data"] for row in read_lines(self.folder.metrics) if "training/global_step" in row["data"]]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """By the first command of the page, with a small model under the name there, and with less to do."""
+    root = tmp_path_factory.mktemp("readme")
+    (root / FILE).write_text(code(), encoding="utf-8")
+    place = root / "elsewhere"  # the script's folder is found from wherever it is run
+    (place / "models").mkdir(parents=True)
+    (place / "models/smollm2").symlink_to(tiny_model)
+    (line,) = (line for line in commands(PAGE) if line.startswith("python "))
+    program, file, *words = shlex.split(line)
+    assert (program, file) == ("python", FILE)
+    small = ("actor_rollout_ref.actor.optim.lr=0.01", f"turntree.train_tasks={TASKS}")
+    where = {"cwd": place, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
+    return Trained(python(str(root / FILE), *words, *small, **where, seconds=900), place)
+
+
 @pytest.mark.slow
-def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: Path, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(code(), encoding="utf-8")
-    elsewhere = tmp_path / "elsewhere"  # the script's folder is found from wherever it is run
-    elsewhere.mkdir()
-    small = ("trainer.total_training_steps=2", "actor_rollout_ref.actor.optim.lr=0.01", "turntree.train_tasks=4")
-    (elsewhere / "model").symlink_to(tiny_model)
-    where = {"cwd": elsewhere, "env": {**os.environ, "HF_HUB_OFFLINE": "1"}}
-    done = python(str(tmp_path / FILE), "model", *small, **where, seconds=900)
-    folder = RunFolder(elsewhere / "runs" / "doubling")
+def test_who_has_only_the_readme_trains_an_environment_of_their_own(trained: Trained) -> None:
+    done, folder = trained.done, trained.folder
     log = folder.log.read_text(errors="replace")[-3000:] if folder.log.exists() else ""
     assert done.returncode == 0, done.stderr[-2000:] + log
     lines = done.stdout.splitlines()
@@ -47,9 +81,8 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
     assert news == table(__file__, "phases_of_a_start")
     assert [line.split(":")[0] for line in lines if line.startswith("step")] == ["step 1", "step 2"]
     assert told_phases[-1] == f"done; the episodes: turntree view {folder.root}"
-    told = [row["data"] for row in read_lines(folder.metrics)]
     versions = []
-    for step, metrics in enumerate((row for row in told if "training/global_step" in row), start=1):
+    for step, metrics in enumerate(trained.steps, start=1):
         episodes = [record.episode for record in read_records(folder.episodes(step))]
         assert len(episodes) == 8
         assert {episode.env_id for episode in episodes} == {"Doubling"}
@@ -70,3 +103,80 @@ def test_who_has_only_the_readme_trains_an_environment_of_their_own(tiny_model: 
         versions.append(version)
     first, second = versions
     assert first != second  # the second step was sampled by weights that the first one had changed
+
+
+@pytest.fixture
+def there(trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trained:
+    """The training, in whose folder the page's commands are run."""
+    assert trained.done.returncode == 0
+    monkeypatch.chdir(trained.place)
+    monkeypatch.syspath_prepend(trained.place.parent)
+    monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return trained
+
+
+@pytest.mark.slow
+def test_its_checkpoints_are_evaluated_compared_and_exported_by_the_commands_of_the_page(
+    turntree: Any, there: Trained, tmp_path: Path
+) -> None:
+    from datasets import load_dataset
+    from safetensors.torch import load_file
+
+    lines = [shlex.split(line)[1:] for line in commands(PAGE) if line.startswith("turntree ")]
+    assert [line[0] for line in lines] == ["eval", "compare", "export", "export"]
+    said = [turntree(*line) for line in lines]
+    assert [one.status for one in said] == [0] * 4, said
+
+    rows = [row for row in said[0].out.splitlines() if "runs/doubling@" in row and "warning" not in row]
+    assert len(rows) == 2
+    assert said[0].err.count("merging runs/doubling@") == 2
+    weights = {}
+    for folder in (tmp_path / "checkpoints").glob("*/"):
+        made = json.loads((folder / "checkpoint.json").read_text())
+        weights[made["step"]] = load_file(folder / "model.safetensors")
+    first, second, before = (weights[1], weights[2], load_file("models/smollm2/model.safetensors"))
+    name = next(name for name in first if "layers.0" in name and name.endswith("q_proj.weight"))
+    moved = [(a[name].float() - b[name].float()).abs().max().item() for a, b in ((first, before), (second, first))]
+    assert min(moved) > 1e-3, "each checkpoint has the weights of its own step"
+    played = {step: [record.episode for record in read_records(f"evals/step_{step}.jsonl")] for step in (1, 2)}
+    assert [len(episodes) for episodes in played.values()] == [16, 16]
+    assert json.loads(Path("evals/results.json").read_text())[1]["model"] == "runs/doubling@2"
+
+    told = turntree(*lines[1], "--json").json
+    mean = {step: sum(one.reward for one in episodes) / 16 for step, episodes in played.items()}
+    assert told["difference"]["value"] == pytest.approx(mean[2] - mean[1])
+    assert (told["pairs"], told["tasks"]) == (16, 8)
+    assert "runs/doubling@2 against runs/doubling@1" in said[1].out
+
+    cache = {"split": "train", "cache_dir": str(tmp_path / "datasets")}
+    messages = load_dataset("parquet", data_files="runs/doubling/messages.parquet", **cache)
+    assert len(messages) == 2 * 2 * TASKS
+    table_of = [line.split(",") for line in there.folder.table.read_text().splitlines()]
+    column = table_of[0].index("critic/score/mean")
+    for step, metrics in enumerate(there.steps, start=1):
+        rewards = [row["reward"] for row in messages if row["step"] == step]
+        assert metrics["critic/score/mean"] == pytest.approx(sum(rewards) / len(rewards), rel=1e-4)
+        assert float(next(row for row in table_of if row[0] == str(step))[column]) == metrics["critic/score/mean"]
+    tokens = load_dataset("json", data_files="evals/step_2.tokens.jsonl", **cache)
+    sampled = sum(len(turn.completion.token_ids) for one in played[2] for turn in one.turns)
+    assert sum(map(sum, tokens["mask"])) == sampled
+
+    again = turntree(*lines[0])
+    assert (again.status, again.err.count("no model is loaded"), "merging" in again.err) == (0, 2, False)
+    few = ("-n", 2, "--samples", 1, "--temperature", 1, "--max-tokens", 32)
+    (line,) = (line for line in inline_commands(PAGE) if "--against" in line)
+    beside = turntree(*shlex.split(line)[1:], *few, "--out", tmp_path / "a.jsonl")
+    assert "runs/doubling@2 against models/smollm2" in beside.out, beside.err
+    alone = [record.episode for record in read_records(tmp_path / "a.against.jsonl")]
+    drawn = [[turn.completion.token_ids for turn in one.turns] for one in alone]
+    known = {
+        record.labels["index"]: record.episode
+        for record in read_records("evals/step_2.jsonl")
+        if record.labels["sample"] == 0
+    }
+    assert drawn == [[turn.completion.token_ids for turn in known[index].turns] for index in (0, 1)]
+    assert (
+        "has no checkpoint of step 9; whole checkpoints are of step 1, 2"
+        in turntree("bench", "runs/doubling@9", "doubling:Doubling").err
+    )

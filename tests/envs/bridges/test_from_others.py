@@ -4,11 +4,12 @@ from typing import Any
 import pytest
 from playing import play
 
-from turntree.envs import Env, MissingExtra, require_conformance
+from turntree.envs import Env, MissingExtra, make, require_conformance
 from turntree.envs.bridges.openenv import OpenEnv
 from turntree.envs.bridges.reasoning_gym import ReasoningGym
 from turntree.envs.bridges.textarena import TextArena
 from turntree.envs.bridges.verifiers import Verifiers
+from turntree.envs.errors import DataError
 
 
 def finish(env: Env, *turns: str, index: int = 0) -> float:
@@ -86,3 +87,71 @@ def test_a_missing_library_is_named(make: Any, package: str, monkeypatch: pytest
     monkeypatch.setitem(__import__("sys").modules, package.replace("-", "_"), None)
     with pytest.raises(MissingExtra, match=f"pip install {package}"):
         make()
+
+
+class Numbers(list[Any]):
+    """What reasoning-gym makes."""
+
+    def __init__(self, name: str, *, size: int, seed: int, **settings: Any) -> None:
+        super().__init__(
+            {"question": f"{name} {n}?", "answer": str(n + seed), "metadata": settings} for n in range(size)
+        )
+        self.seed = seed
+
+    def score_answer(self, answer: str, entry: Any) -> float:
+        return float(answer == entry["answer"])
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for reasoning-gym and verifiers; tests of them themselves are in make test-interop."""
+
+    def load(config: Any) -> Any:
+        if config.id != "sums-v1":
+            raise ModuleNotFoundError(f"taskset {config.id!r} not found")
+        row = SimpleNamespace(data=SimpleNamespace(prompt=f"{config.first}+2?"), answer="4")
+        return [row]
+
+    gym = SimpleNamespace(create_dataset=Numbers)
+    stubs = {
+        "reasoning_gym": gym,
+        "reasoning_gym.factory": SimpleNamespace(DATASETS={"chain_sum": None}),
+        "verifiers.v1": SimpleNamespace(load_taskset=load, taskset_config_type=lambda name: SimpleNamespace),
+    }
+    for name, stub in stubs.items():
+        monkeypatch.setitem(__import__("sys").modules, name, stub)
+
+
+@pytest.mark.usefixtures("installed")
+def test_task_sets_of_other_libraries_are_made_by_name() -> None:
+    env = make("reasoning_gym:chain_sum", size=3, data_seed=7)
+    assert (env.num_tasks, env.task(2).prompt, env.task(2).answer) == (3, "chain_sum 2?", "9")
+    assert finish(env, "#### 9", index=2) == 1.0
+    env = make("verifiers:sums-v1", score=score_now, config={"first": 2})
+    assert env.task(0).id == "sums-v1/0"
+    assert [finish(env, answer) for answer in ("4", "5")] == [1.0, 0.0]
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("reasoning_gym:chain_smu", "no data set 'chain_smu'; did you mean 'chain_sum'"),
+        ("verifiers:sums-v2", "verifiers:sums-v2 cannot be loaded: taskset 'sums-v2' not found"),
+    ],
+)
+def test_a_task_set_that_is_not_there_is_named(name: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        make(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "package"),
+    [("gem:game:Sudoku-v0-easy", "gem", "gem-llm"), ("verifiers:x", "verifiers.v1", "verifiers")],
+)
+def test_a_name_of_a_missing_library_says_what_to_install(
+    name: str, module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(MissingExtra, match=f"pip install {package}"):
+        make(name)

@@ -6,7 +6,7 @@ import pytest
 from bridge_results import require_result
 from playing import play
 
-from turntree.envs import require_conformance
+from turntree.envs import make, require_conformance
 from turntree.envs.bridges.reasoning_gym import ReasoningGym
 
 pytestmark = pytest.mark.interop
@@ -61,3 +61,8 @@ def test_an_answer_of_many_lines_is_read_whole_and_words_after_one_line_do_not_m
 @pytest.mark.parametrize("name", ["chain_sum", "sudoku"])
 def test_it_keeps_the_rules(name: str) -> None:
     require_conformance(lambda: ReasoningGym(name, size=5, data_seed=1))
+
+
+def test_a_set_is_made_by_its_name() -> None:
+    env = make("reasoning_gym:chain_sum", size=5, data_seed=1)
+    assert env.task(2).answer == ReasoningGym("chain_sum", size=5, data_seed=1).task(2).answer

@@ -1,12 +1,13 @@
 """verifiers itself: its tasks score the same dialogues as in verifiers, with their own prompts, rewards and tools."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bridge_results import require_result
 from playing import call, play, use
 
-from turntree.envs import require_conformance
+from turntree.envs import make, require_conformance
 from turntree.envs.bridges.verifiers import Verifiers
 from turntree.envs.errors import DataError, SnapshotError
 
@@ -86,3 +87,15 @@ def test_what_the_bridge_cannot_play_is_refused_and_a_reward_that_raises_is_a_fa
 def test_it_keeps_the_rules(tasksets: Any) -> None:
     require_conformance(lambda: Verifiers(tasksets["sums"]))
     require_result("verifiers", "prompts, rewards, metrics and tools of their tasks; what needs a runtime is refused")
+
+
+def test_an_installed_task_set_is_made_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sums_v1.py").write_text("from verifiers_tasks import Sums\n__all__ = ['Sums']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make("verifiers:sums-v1")
+    assert (env.num_tasks, env.task(0).id) == (2, "sums-v1/0")
+    assert play(env, ["4"])[-1][1] == 2.5
+    with pytest.raises(DataError, match="verifiers:sums-v2 cannot be loaded"):
+        make("verifiers:sums-v2")
+    with pytest.raises(DataError, match="verifiers:sums-v1 cannot be loaded"):
+        make("verifiers:sums-v1", config={"no_such_field": 1})

@@ -163,6 +163,24 @@ def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_tra
     assert steps(folder.metrics) == [1, 2, 3]
 
 
+def test_metrics_are_a_table_at_the_end_with_a_row_a_step_and_a_column_a_metric(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    rows = [(0, {"val": 0.5}), (2, {"a": 1, "b": "x,y"}), (1, {"a": float("nan")}), (1, {"c": -2e-9})]
+    lines = [json.dumps({"step": step, "data": data}) for step, data in rows]
+    folder.metrics.write_text("\n".join([*lines, '{"step": 3, "da']))
+    join_metrics(folder)
+    assert folder.table.read_text() == 'step,a,b,c,val\n0,,,,0.5\n1,nan,,-2e-09,\n2,1,"x,y",,\n'
+    keep_records(folder, 1)
+    assert not folder.table.exists(), "it would have the steps that are played again"
+    folder.metrics.write_text('{"step": 2, "data": {"a": 7}}\n')
+    join_metrics(folder)
+    assert folder.table.read_text().splitlines()[-1] == "2,7,,"
+    folder.clear()
+    assert not folder.table.exists()
+    join_metrics(folder)
+    assert not folder.table.exists()
+
+
 def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFolder) -> None:
     """An asynchronous training judges what it began before the checkpoint by weights of after it. Control: what it
     began and ended before."""

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from turntree.agents.commands.options import StoreOption, TaskOptions, named_model, past_turns, takes
+from turntree.agents.commands.options import (
+    MODELS,
+    NamedModel,
+    StoreOption,
+    TaskOptions,
+    named_models,
+    past_turns,
+    takes,
+)
 from turntree.agents.commands.rewards import ContractOption, RewardOption
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
+    from turntree.agents.commands.evaluating.playing import Policy
     from turntree.agents.engines.engine_choice import EngineChoice
-    from turntree.agents.evaluation.evaluate import Playing
-    from turntree.agents.evaluation.file import EvalFile
     from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
     from turntree.agents.evaluation.suite import EvalTask
@@ -28,17 +33,15 @@ if TYPE_CHECKING:
     from turntree.agents.scoring.scorer import Scorer
 
 
-class _Policy(NamedTuple):
-    """A policy, and what it plays."""
+class _Models(NamedTuple):
+    """The models that play, in order."""
 
-    planned: Sequence[Planned]
-    choice: EngineChoice
-    renderer: Renderer | None
-    """``None`` for a chat server."""
-    files: Sequence[Path | None]
-    """Where the episodes of each evaluation go."""
-    guesses: Sequence[Mapping[int, Sequence[int]] | None]
-    """The other policy's turns in each, by their seeds."""
+    firsts: list[NamedModel]
+    """One, or a training's checkpoints."""
+    second: NamedModel | None = None
+    """What is compared with the first one."""
+    each: bool = False
+    """Whether every checkpoint of a training was asked for: each has its own files, and all share one table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,9 @@ class EvalOptions(TaskOptions):
     ]
     model: Annotated[
         str | None,
-        typer.Option(help="Model directory, or its id on the Hugging Face hub; of --engine openai its name there."),
+        typer.Option(
+            metavar="DIR|ID|RUN", help=f"{MODELS} RUN@all: each checkpoint. Of --engine openai its name there."
+        ),
     ] = None
     engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL
     base_url: Annotated[
@@ -71,12 +76,13 @@ class EvalOptions(TaskOptions):
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
     store: StoreOption = None
     out: Annotated[
-        Path | None, typer.Option(help="Episodes as JSON lines, continued after a kill; of a suite, a folder.")
+        Path | None,
+        typer.Option(help="Episodes as JSON lines, continued after a kill; a folder of a suite, or RUN@all."),
     ] = None
     restart: Annotated[bool, typer.Option("--restart", help="Begin --out anew.")] = False
     markdown: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None
     against: Annotated[
-        str | None, typer.Option(help="A second model for the same tasks and noise: what differs, with its interval.")
+        str | None, typer.Option(help="A second --model for the same tasks and noise: what differs, with its interval.")
     ] = None
     against_temperature: Annotated[
         float | None, typer.Option(min=0.0, help="Temperature of the second one; the first one's without it.")
@@ -111,44 +117,33 @@ def eval_command(options: EvalOptions) -> None:
 
     Example: turntree eval turntree/GSM8K-v0 --model BEFORE --against AFTER --temperature 1 --samples 4 --out a.jsonl
 
+    Example: turntree eval turntree/GSM8K-v0 --model runs/gsm8k@all --out evals, every checkpoint of a training
+
     Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
     """
-    from dataclasses import replace
-
-    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
-    from turntree.agents.evaluation.paired import compare, guesses_of
+    from turntree.agents.evaluation.paired import compare
     from turntree.agents.evaluation.table import as_json, markdown
     from turntree.agents.files import write_whole
 
     suite = _suite(options)
-    rendering = options.renderer_options()
     made = _planned(options, suite)
-    files, others = _files(options, made, suite)
-    planned, renderer = (made, None) if options.engine is EngineName.OPENAI else _fitted(made, options.model, rendering)
-    second = options.second
-    if second is not None:  # read now, before the first one is played
-        heat = options.against_temperature
-        hotter: dict[str, Any] = {} if heat is None else {"temperature": heat}
-        after, reading = _fitted([replace(one, task=replace(one.task, **hotter)) for one in made], second, rendering)
-    choice = _choice(options, planned, renderer)
-    results = _played(options, _Policy(planned, choice, renderer, files, [None] * len(planned)))
+    models = _models(options)
+    files = _files(options, made, suite, models)
+    results = _played(options, _policies(options, made, models, files))
     paired: list[Paired] = []
-    if second is not None:
-        choice = replace(choice, model=second, dtype=options.against_dtype or options.dtype)
-        assert renderer is not None, "engines of tokens have one"
-        alike = hash_of(renderer.tokenizer) == hash_of(reading.tokenizer)  # else its tokens are no guesses
-        guesses = [guesses_of(one.episodes, one.samples, options.seed) if alike else None for one in results]
-        seconds = _played(options, _Policy(after, choice, reading, others, guesses))
-        paired = [compare(a.episodes, b.episodes, a.samples) for a, b in zip(results, seconds, strict=True)]
-        results += seconds
+    if models.second is not None:
+        half = len(results) // 2
+        paired = [
+            compare(a.episodes, b.episodes, a.samples) for a, b in zip(results[:half], results[half:], strict=True)
+        ]
     if options.markdown is not None:
         write_whole(options.markdown, markdown(results))
-    if suite is not None and options.out is not None:
+    if options.out is not None and (suite is not None or models.each):
         write_whole(options.out / "results.md", markdown(results))
         write_whole(options.out / "results.json", as_json(results))
-    _show(options, results, paired)
+    _show(options, results, paired, models)
     if paired and not options.as_json and options.out is not None and suite is None:
-        typer.echo(f"both beside each other: turntree view {files[0]} {others[0]} --out both.html")
+        typer.echo(f"both beside each other: turntree view {files[0][0]} {files[1][0]} --out both.html")
     if all(episode.masked or not episode.turns for result in results for episode in result.episodes):
         raise typer.Exit(1)
 
@@ -196,8 +191,6 @@ def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
 
 
 def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
-    from dataclasses import replace
-
     from turntree.agents.evaluation.suite import EvalTask, read_suite
 
     arguments = options.env_arguments()
@@ -208,21 +201,65 @@ def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
     return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
 
 
-def _fitted(planned: Sequence[Planned], model: str | None, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
+def _models(options: EvalOptions) -> _Models:
+    """The models, those of a training's checkpoints merged.
+
+    Raises:
+        UsageError: If several are to be compared with another one.
+        CheckpointError: If a checkpoint is not there, or not whole.
+    """
+    from turntree.agents.errors import UsageError
+
+    if options.engine is EngineName.OPENAI:
+        return _Models([NamedModel(options.model or "", options.model or "")])
+    each = (options.model or "").endswith("@all")
+    if options.second is not None and (each or options.second.endswith("@all")):
+        raise UsageError("--against compares two models: name RUN@STEP, not RUN@all")
+    firsts = named_models(None, options.model)
+    second = None if options.second is None else named_models(None, options.second)[0]
+    return _Models(firsts, second, each and firsts[0].step is not None)
+
+
+def _policies(
+    options: EvalOptions, made: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
+) -> list[Policy]:
+    """What plays, in order. All is read now, before the first one plays."""
+    from turntree.agents.commands.evaluating.playing import Policy
+
+    if options.engine is EngineName.OPENAI:
+        return [Policy(models.firsts[0], made, _choice(options, made, None, models.firsts[0]), None, files[0])]
+    policies: list[Policy] = []
+    choice = None
+    for place, model in enumerate(filter(None, (*models.firsts, models.second))):
+        hotter: dict[str, Any] = {}
+        if model is models.second and options.against_temperature is not None:
+            hotter = {"temperature": options.against_temperature}
+        own = [replace(one, task=replace(one.task, **hotter)) for one in made]
+        planned, renderer = _fitted(own, model, options.renderer_options())
+        choice = choice or _choice(options, planned, renderer, model)
+        dtype = options.against_dtype if model is models.second and options.against_dtype else options.dtype
+        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, files[place]))
+    return policies
+
+
+def _fitted(planned: Sequence[Planned], model: NamedModel, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
     """The evaluations within the positions of the model, which is read here, and its renderer."""
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer
 
-    checkpoint = Checkpoint.open(named_model(None, model))
+    checkpoint = Checkpoint.open(model.path)
     return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
 
 
-def _choice(options: EvalOptions, planned: Sequence[Planned], renderer: Renderer | None) -> EngineChoice:
+def _choice(
+    options: EvalOptions, planned: Sequence[Planned], renderer: Renderer | None, model: NamedModel
+) -> EngineChoice:
     from turntree.spec_tree.config import ForestConfig
 
     tokenizer, drafts, url = None if renderer is None else renderer.tokenizer, options.speculate, options.base_url
     past = past_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
     return options.engine_choice(
+        model=model.path,
         max_batch=min(options.concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
         speculate=drafts,
@@ -232,133 +269,77 @@ def _choice(options: EvalOptions, planned: Sequence[Planned], renderer: Renderer
 
 
 def _files(
-    options: EvalOptions, planned: Sequence[Planned], suite: Path | None
-) -> tuple[list[Path | None], list[Path | None]]:
-    """The files of the episodes, and of those of the second model. All that is written is checked now, not after hours
-    of playing.
+    options: EvalOptions, planned: Sequence[Planned], suite: Path | None, models: _Models
+) -> list[list[Path | None]]:
+    """The files of the episodes of each model. All that is written is checked now, not after hours of playing.
 
     Raises:
         UsageError: If a file cannot be written, or is one that is read.
     """
     from turntree.agents.files import ensure_writable, keep_apart
 
-    out, files = options.out, [options.out] * len(planned)
-    if out is not None and suite is not None:
-        files = [out / f"{one.task.title.replace('/', '_')}.jsonl" for one in planned]
-    others = [None if file is None else file.with_name(f"{file.stem}.against{file.suffix}") for file in files]
-    read = [suite, options.model, options.second, *(one.task.env_args for one in planned)]
-    tables = [] if suite is None or out is None else [out / "results.md", out / "results.json"]
-    written = [*files, *(others if options.second else ()), *tables, options.markdown]
-    for path in filter(None, written):
+    out, files = options.out, []
+    for model in models.firsts:
+        own: list[Path | None] = [out] * len(planned)
+        if out is not None and suite is not None:
+            folder = out / f"step_{model.step}" if models.each else out
+            own = [folder / f"{one.task.title.replace('/', '_')}.jsonl" for one in planned]
+        elif out is not None and models.each:
+            own = [out / f"step_{model.step}.jsonl"]
+        files.append(own)
+    if models.second is not None:
+        others = [None if file is None else file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]]
+        files.append(others)
+    paths = [*(one.path for one in models.firsts), models.second and models.second.path]
+    read = [suite, *paths, *(one.task.env_args for one in planned)]
+    tables = [] if out is None or (suite is None and not models.each) else [out / "results.md", out / "results.json"]
+    episodes = [path for one in files for path in one if path is not None]
+    for path in filter(None, [*episodes, *tables, options.markdown]):
         # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
-        keep_apart(path, read, folders=options.restart or path not in [*files, *others])
+        keep_apart(path, read, folders=options.restart or path not in episodes)
         ensure_writable(path)
     if options.markdown is not None:
-        keep_apart(options.markdown, [path for path in files if path is not None])
-    return files, others
+        keep_apart(options.markdown, episodes)
+    return files
 
 
-def _where_it_stopped(planned: Sequence[Planned], files: Sequence[Path | None]) -> str:
-    """What an interrupted evaluation has, and how it goes on."""
-    there = [(one, file, _lines(file)) for one, file in zip(planned, files, strict=True) if file is not None]
-    if not there:
-        return "interrupted: no episode is kept without --out"
-    counts = ", ".join(f"{lines} of {one.episodes} episodes in {file}" for one, file, lines in there)
-    return f"interrupted: {counts}; run the same command to go on"
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _played(options: EvalOptions, policy: _Policy) -> list[EvalResult]:
-    """The results in order. What is left to play is said where it is interrupted."""
-    import asyncio
-
-    if policy.renderer is None:
-        by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
-    else:
-        by = {"dtype": policy.choice.precision}
-    by |= {"reward": sorted(options.reward or ()), "contract": options.contract, **options.renderer_options()}
-    try:
-        return asyncio.run(_play_all(options, policy, by))
-    except KeyboardInterrupt:
-        typer.echo(_where_it_stopped(policy.planned, policy.files), err=True)
-        raise
-
-
-async def _play_all(options: EvalOptions, policy: _Policy, by: Mapping[str, Any]) -> list[EvalResult]:
-    """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
-    from contextlib import AsyncExitStack
-    from functools import partial
-
-    from rich.console import Console
-
-    from turntree.agents.engines.engine_choice import open_policy
+def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult]:
+    """The results in order. The turns of each policy are guesses of the next one's, which has the same seeds."""
+    from turntree.agents.commands.evaluating.playing import play_policy
+    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.evaluation.evaluate import Playing
-    from turntree.agents.evaluation.run import finished, play
-    from turntree.agents.progress import episode_progress, shown
+    from turntree.agents.evaluation.paired import guesses_of
 
-    planned, choice, renderer, _, guesses = policy
-    async with AsyncExitStack() as stack:
-        model, engine = choice.model, None
-        if not model:  # a chat server knows what it serves
-            engine = await stack.enter_async_context(open_policy(choice))
-            model = getattr(engine, "model", "")
-        playing = Playing(
-            model=model,
-            seed=options.seed,
-            concurrency=options.concurrency,
-            scorer=options.scorer,
-            tool_calls=options.tool_calls,
-        )
-        opened = _opened(policy, playing, by, restart=options.restart)
-        for file in filter(None, opened):
-            stack.callback(file.close)
-        there = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
-        if (results := [result for result in there if result is not None]) and len(results) == len(planned):
-            count = sum(len(result.episodes) for result in results)
-            typer.echo(f"all {count} episodes are there already: no model is loaded", err=True)
-            return results
-        progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
-        starting = progress.add_task(f"starting the engine {choice.name}", total=None)
-        if engine is None:
-            engine = await stack.enter_async_context(open_policy(choice))
-        progress.remove_task(starting)
-        return [
-            await play(
-                one,
-                engine,
-                renderer,
-                playing,
-                file=file,
-                guesses=guessed,
-                on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
-            )
-            for one, file, guessed in zip(planned, opened, guesses, strict=True)
+    playing = Playing(
+        seed=options.seed,
+        concurrency=options.concurrency,
+        scorer=options.scorer,
+        tool_calls=options.tool_calls,
+    )
+    results: list[EvalResult] = []
+    for place, policy in enumerate(policies):
+        count = len(policy.planned)
+        if policy.renderer is None:
+            by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
+        else:
+            by = {"dtype": policy.choice.precision}
+        by |= {"reward": sorted(options.reward or ()), "contract": options.contract, **options.renderer_options()}
+        guesses: list[Any] = [None] * count
+        readers = [
+            one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None
         ]
+        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no guesses
+            guesses = [guesses_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
+        results += play_policy(policy, playing, by, guesses, restart=options.restart)
+    return results
 
 
-def _opened(policy: _Policy, playing: Playing, by: Mapping[str, Any], *, restart: bool) -> list[EvalFile | None]:
-    """The files, without what is to be played again."""
-    from turntree.agents.evaluation.run import open_file
-
-    return [
-        None if file is None else open_file(one, file, playing, restart=restart, played_by=by)
-        for one, file in zip(policy.planned, policy.files, strict=True)
-    ]
-
-
-def _advance(progress: Progress, bar: TaskID, count: int) -> None:
-    progress.update(bar, completed=count)
-
-
-def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[Paired]) -> None:
+def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[Paired], models: _Models) -> None:
     import json
 
     from rich.console import Console
 
-    from turntree.agents.evaluation.printed import print_difference, print_result
+    from turntree.agents.evaluation.printed import print_difference, print_result, print_rows
     from turntree.agents.evaluation.table import as_json
     from turntree.agents.files import json_value
 
@@ -366,7 +347,10 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
         shown = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
         Console().print_json(json.dumps(shown))
         return
+    if models.each:
+        print_rows(results)
+        return
     for result in results:
         print_result(result)
     for one in paired:
-        print_difference(f"{options.second} against {options.model}", one)
+        print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", one)

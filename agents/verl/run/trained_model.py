@@ -1,0 +1,186 @@
+"""The model of a training's checkpoint: found by ``RUN@STEP``, merged once by verl's own merger into the cache folder.
+
+Invariant: a merged model lies in the cache whole or not at all, and under a name that changes with the checkpoint's
+files. Not covered, and refused: LoRA adapters, and checkpoints of Megatron.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from turntree.agents.errors import MissingExtra
+from turntree.agents.evaluation.checkpoint import CheckpointError, check_weights
+from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.run.resume import LATEST, latest_step
+from turntree.envs.data.folders import cache_folder
+
+ALL = "all"
+"""In place of a step: every whole checkpoint."""
+_FOLDER = re.compile(r"global_step_(\d+)")
+
+
+class TrainedModel(NamedTuple):
+    """The policy in one checkpoint of a run."""
+
+    run: Path
+    step: int
+    actor: Path
+    """The folder of verl's part."""
+
+    @property
+    def name(self) -> str:
+        """``RUN@STEP``."""
+        return f"{self.run}@{self.step}"
+
+    @property
+    def digest(self) -> str:
+        """Digest of where the checkpoint's files lie, their sizes and when they were written."""
+        parts = blake2b(str(self.actor.resolve()).encode(), digest_size=12)
+        files = [*self.actor.glob("model_*.pt"), *self.actor.glob("*.json"), *self.actor.glob("huggingface/*")]
+        for path in sorted(files):
+            status = path.stat()
+            parts.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        return parts.hexdigest()
+
+
+def trained_models(name: str) -> list[TrainedModel]:
+    """The checkpoints that a model's name means; none if it does not name a run.
+
+    Args:
+        name: ``RUN`` for its last whole checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may be its folder of
+            checkpoints, too; one of these, or its folder ``actor``, is ``RUN@STEP``.
+
+    Raises:
+        CheckpointError: If the run has no such checkpoint, or it is not whole.
+    """
+    path, asked = Path(name), ""
+    if not path.exists():
+        folder, _, asked = name.rpartition("@")
+        path = Path(folder)
+        if not folder or not path.is_dir():
+            return []
+        if asked != ALL and not asked.isdecimal():
+            raise CheckpointError(f"{name}: expected RUN@STEP, STEP a checkpoint's number, or RUN@all, got {asked!r}")
+    elif not path.is_dir() or (path / "config.json").is_file():
+        return []
+    if path.name == "actor":
+        path = path.parent
+    if (number := _FOLDER.fullmatch(path.name)) is not None:
+        path, asked = path.parent, number[1]
+    inside = RunFolder(path)
+    checkpoints = inside.checkpoints if inside.checkpoints.is_dir() else path
+    run = path.parent if path.name == inside.checkpoints.name else path
+    found = {int(there[1]): one for one in checkpoints.glob("*") if (there := _FOLDER.fullmatch(one.name))}
+    if not found and not asked and not inside.config.exists() and checkpoints == path:
+        return []
+    models = {step: TrainedModel(run, step, folder / "actor") for step, folder in sorted(found.items())}
+    return _chosen(run, models, asked, checkpoints / LATEST)
+
+
+def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: Path) -> list[TrainedModel]:
+    last = latest_step(latest) if latest.is_file() else None
+    lacking = {step: why for step, model in models.items() if (why := _lacks(model, last))}
+    whole = [model for step, model in models.items() if step not in lacking]
+    steps = f"whole checkpoints are of step {', '.join(str(one.step) for one in whole)}" if whole else "none is whole"
+    if not models:
+        raise CheckpointError(f"{run} has no checkpoint; train with trainer.save_freq=10 to save every tenth step")
+    if asked.isdecimal():
+        if int(asked) not in models:
+            raise CheckpointError(f"{run} has no checkpoint of step {asked}; {steps}")
+        if int(asked) in lacking:
+            raise CheckpointError(f"the checkpoint {run}@{asked} is not whole: {lacking[int(asked)]}; {steps}")
+        return [models[int(asked)]]
+    if not whole:
+        reasons = "; ".join(f"of step {step} {why}" for step, why in lacking.items())
+        raise CheckpointError(f"{run} has no whole checkpoint: {reasons}")
+    return whole if asked == ALL else whole[-1:]
+
+
+def _lacks(model: TrainedModel, last: int | None) -> str:
+    """Why a checkpoint is not whole; empty if it is. ``last`` is the last one that verl says it has finished."""
+    try:
+        settings = json.loads((model.actor / "fsdp_config.json").read_text(encoding="utf-8"))
+        ranks = range(settings["world_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"{model.actor}/fsdp_config.json is missing or cut off"
+    weights = [f"model_world_size_{len(ranks)}_rank_{rank}.pt" for rank in ranks]
+    missing = [name for name in (*weights, "huggingface/config.json") if not (model.actor / name).is_file()]
+    if missing:
+        return f"{model.actor}/{missing[0]} is missing"
+    return f"verl had finished step {last} last" if last is not None and model.step > last else ""
+
+
+def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:
+    """The folder of the model in the form of transformers, merged now or found in the cache.
+
+    Args:
+        tell: Called with a line before it is merged.
+
+    Raises:
+        CheckpointError: If verl's merger cannot read the checkpoint, or it is a LoRA adapter's.
+        MissingExtra: If verl is not installed.
+    """
+    folder = cache_folder() / "checkpoints" / model.digest
+    if folder.is_dir():
+        return folder
+    if (model.actor / "lora_train_meta.json").exists():
+        raise CheckpointError(
+            f"{model.name} is a LoRA adapter, which is not supported here; merge it into its model with peft "
+            "(merge_and_unload) and name that folder"
+        )
+    if find_spec("verl") is None:
+        raise MissingExtra("reading a checkpoint of verl", "train")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():  # who held the lock may have merged it
+                tell(f"merging {model.name} into {folder}, once")
+                _merge(model, folder)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write a model to {folder}: {error.strerror or error}; TURNTREE_CACHE names another folder"
+        ) from error
+    return folder
+
+
+def _merge(model: TrainedModel, folder: Path) -> None:
+    for left in folder.parent.glob(f".merging-{folder.name}-*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
+    try:
+        done = subprocess.run(
+            merger_command(model.actor, made),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode:
+            said = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it said nothing")
+            raise CheckpointError(f"verl's merger cannot read {model.name} ({model.actor}): {said.strip()}")
+        check_weights(made)
+        (made / "checkpoint.json").write_text(json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n")
+        os.replace(made, folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def merger_command(actor: Path, target: Path) -> list[str]:
+    """The command line of verl's merger."""
+    words = ("-m", "verl.model_merger", "merge", "--backend", "fsdp")
+    return [sys.executable, *words, "--local_dir", str(actor), "--target_dir", str(target)]
