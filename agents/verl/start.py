@@ -40,8 +40,6 @@ _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
 class Tasks(NamedTuple):
-    """Tasks of each split."""
-
     train: int
     val: int
 
@@ -67,17 +65,15 @@ class Start(NamedTuple):
         tasks = self.tasks
         drawn = f"; {tasks.train:,} tasks to train on, {tasks.val:,} to validate" if tasks else ""
         yield f"environment: {settings.env}{drawn}"
-        samples, batch = config.actor_rollout_ref.rollout.n, config.data.train_batch_size
+        rollout, batch = config.actor_rollout_ref.rollout, config.data.train_batch_size
+        samples = rollout.n
         yield f"step: {batch:,} tasks x {samples} samples = {batch * samples:,} rows"
         steps = epoch_steps(config, tasks.train) if tasks else 0
         if steps:
             yield f"epoch: {steps:,g} steps, {round(steps * batch * samples):,} rows{_whole(config, steps)}"
         yield f"row: {config.data.max_prompt_length} tokens of prompt, {config.data.max_response_length} of response"
         yield f"speculation: {'; '.join(_speculation(config, settings)) or 'none, plain decoding'}"
-        where, rollout = (
-            f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs",
-            config.actor_rollout_ref.rollout,
-        )
+        where = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
         if config.trainer.v1.trainer_mode == SEPARATE:
             where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""

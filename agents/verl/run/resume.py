@@ -135,9 +135,9 @@ def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> No
         overtaken: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
     """
     join_metrics(folder)
-    latest = folder.checkpoints / _LATEST
+    latest = folder.checkpoints / LATEST
     if latest.exists() and not latest.stat().st_size:
-        write_whole(latest, str(_latest_step(latest) or ""))  # verl reads it, too
+        write_whole(latest, str(latest_step(latest) or ""))  # verl reads it, too
     _keep_lines(folder.engine, lambda row: row["step"] <= step)
     _keep_lines(folder.metrics, lambda row: row["step"] <= step)
     for path in [*folder.root.glob("episodes/step_*.jsonl"), *folder.root.glob("weights/step_*.safetensors")]:
