@@ -34,12 +34,13 @@ from turntree.rewards import RewardError, UnknownContract
 
 logger = logging.getLogger(__name__)
 
-Problem: TypeAlias = AgentError | EnvError | RewardError
-"""What a user can put right; its message is one line."""
+Problem: TypeAlias = AgentError | EnvError | RewardError  # whose message is one line for the user
 _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
 class Tasks(NamedTuple):
+    """Tasks of each split."""
+
     train: int
     val: int
 
@@ -66,11 +67,10 @@ class Start(NamedTuple):
         drawn = f"; {tasks.train:,} tasks to train on, {tasks.val:,} to validate" if tasks else ""
         yield f"environment: {settings.env}{drawn}"
         rollout, batch = config.actor_rollout_ref.rollout, config.data.train_batch_size
-        samples = rollout.n
-        yield f"step: {batch:,} tasks x {samples} samples = {batch * samples:,} rows"
+        yield f"step: {batch:,} tasks x {rollout.n} samples = {batch * rollout.n:,} rows"
         steps = epoch_steps(config, tasks.train) if tasks else 0
         if steps:
-            yield f"epoch: {steps:,g} steps, {round(steps * batch * samples):,} rows{_whole(config, steps)}"
+            yield f"epoch: {steps:,g} steps, {round(steps * batch * rollout.n):,} rows{_whole(config, steps)}"
         yield f"row: {config.data.max_prompt_length} tokens of prompt, {config.data.max_response_length} of response"
         yield f"speculation: {'; '.join(_speculation(config, settings)) or 'none, plain decoding'}"
         where = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
