@@ -1,12 +1,11 @@
 """A first environment of one's own, from a chat model to an agent: demonstrations, then GRPO, over seeds.
 
-The environment is ``examples/two_tools.py``, written from ``docs/howto/environment.md``. For each seed ``turntree sft``
-trains the model for a few steps on 100 demonstrations, ``turntree train`` goes on from there. *Success* is the share
+The environment is ``examples/two_tools.py``, written from ``docs/howto/environment.md``. ``turntree sft`` trains the
+model for a few steps on 100 demonstrations; for each seed ``turntree train`` goes on from there. *Success* is the share
 of a step's episodes with the right answer; *first* and *last* are means of five steps. *Parsed* is the share of first
 turns with a call that could be parsed, in the training's first step. The training has 16 tasks, which return.
 
-A seed has two parts, its fine-tuning and its training; parts that the folder has are kept. A training of a seed that
-was killed begins anew.
+The fine-tuned model and the trainings that the folder has are kept. A training that was killed begins anew.
 
     turntree model smollm2 models/smollm2
     python benchmarks/first_environment.py --model models/smollm2 [--seeds 0 1 2] [--steps 30] [--json FILE]
@@ -45,22 +44,28 @@ OVERRIDES = (
 )
 
 
-def learn(folder: Path, model: Path, seed: int, *, sft_steps: int, steps: int, rate: float) -> None:
-    """Make what is missing of a seed.
+def fine_tune(folder: Path, model: Path, steps: int) -> None:
+    """Make what the trainings begin with.
 
     Raises:
         CalledProcessError: If the fine-tuning failed.
+    """
+    if not folder.exists():
+        words = ["sft", ENV, "--model", model, "--out", folder, "--tasks", DEMONSTRATIONS, "--steps", steps]
+        subprocess.run([sys.executable, "-m", "turntree.agents.cli", *map(str, words)], cwd=EXAMPLES, check=True)
+
+
+def learn(folder: Path, model: Path, seed: int, *, steps: int, rate: float) -> None:
+    """Train with a seed, if that is missing.
+
+    Raises:
         RuntimeError: If the training failed.
     """
-    if not (folder / "sft").exists():
-        words = ["sft", ENV, "--model", model, "--out", folder / "sft", "--tasks", DEMONSTRATIONS]
-        words += ["--steps", sft_steps, "--seed", seed]
-        subprocess.run([sys.executable, "-m", "turntree.agents.cli", *map(str, words)], cwd=EXAMPLES, check=True)
     if (folder / "seconds.json").exists():
         return
     shutil.rmtree(folder / "run", ignore_errors=True)
     own = [
-        f"actor_rollout_ref.model.path={folder / 'sft'}",
+        f"actor_rollout_ref.model.path={model}",
         f"actor_rollout_ref.rollout.seed={seed}",
         f"actor_rollout_ref.actor.optim.lr={rate}",
         f"trainer.total_training_steps={steps}",
@@ -78,15 +83,13 @@ def row(folder: Path, seed: int) -> dict[str, Any]:
     success = [statistics.fmean(one.rewards.get("correct", 0.0) for one in step) for step in steps]
     turns = [next(message for message in one.messages if message.role == "assistant") for one in steps[0]]
     parsed = sum(bool(message.tool_calls) for message in turns) / len(steps[0])
-    fine_tuning = json.loads((folder / "sft" / "sft.json").read_text())
     return {
         "seed": seed,
         "parsed": round(parsed, 3),
         "first": round(statistics.fmean(success[:WINDOW]), 3),
         "last": round(statistics.fmean(success[-WINDOW:]), 3),
         "steps": len(success),
-        "sft seconds": fine_tuning["seconds"],
-        "training seconds": json.loads((folder / "seconds.json").read_text()),
+        "seconds": json.loads((folder / "seconds.json").read_text()),
         "success": [round(one, 3) for one in success],
     }
 
@@ -105,13 +108,18 @@ def main() -> None:
     about = provenance(("turntree", "verl", "torch", "transformers"))
     sys.path.insert(0, str(EXAMPLES))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
+    fine_tune(runs / "sft", model, args.sft_steps)
+    fine_tuned = json.loads((runs / "sft" / "sft.json").read_text())
+    about["sft"] = {
+        name: fine_tuned[name] for name in ("steps", "trained_tokens", "loss_first", "loss_last", "seconds")
+    }
     rows = []
     for seed in args.seeds:
         folder = runs / str(seed)
-        learn(folder, model, seed, sft_steps=args.sft_steps, steps=args.steps, rate=args.rate)
+        learn(folder, runs / "sft", seed, steps=args.steps, rate=args.rate)
         rows.append(row(folder, seed))
         keep(args.json, {**about, "seeds": rows})
-    columns = ("seed", "parsed", "first", "last", "steps", "sft seconds", "training seconds")
+    columns = ("seed", "parsed", "first", "last", "steps", "seconds")
     show(titled(about), columns, ([one[name] for name in columns] for one in rows))
 
 
