@@ -110,9 +110,8 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
     fine_tune(runs / "sft", model, args.sft_steps)
     fine_tuned = json.loads((runs / "sft" / "sft.json").read_text())
-    about["sft"] = {
-        name: fine_tuned[name] for name in ("steps", "trained_tokens", "loss_first", "loss_last", "seconds")
-    }
+    kept = ("steps", "trained_tokens", "loss_first", "loss_last", "seconds")
+    about["sft"] = {name: fine_tuned[name] for name in kept}
     rows = []
     for seed in args.seeds:
         folder = runs / str(seed)
