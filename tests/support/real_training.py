@@ -24,6 +24,8 @@ from turntree.agents.verl.records.recording import RunFolder
 
 PROMPTS, SAMPLES = 4, 4
 """Tasks of a step and episodes of a task, where a training says nothing else."""
+OVERRIDES = table(__file__, "training")
+"""What makes any training small and quick."""
 LOOKING = (
     "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
     "trainer.v1.sampler.custom_sampler.name=Looking",
@@ -128,7 +130,7 @@ def run_training(
                 f"trainer.total_training_steps={steps}",
                 f"data.train_batch_size={PROMPTS}",
                 f"actor_rollout_ref.rollout.n={SAMPLES}",
-                *table(__file__, "training"),
+                *OVERRIDES,
                 *overrides,
             ],
             on_step=note,

@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from machine_speed import eventually, patience
-from real_training import LOOKING, PROMPTS, RAYS_SECONDS, SAMPLES, read_lines
-from tables import table
+from real_training import LOOKING, OVERRIDES, PROMPTS, RAYS_SECONDS, SAMPLES, read_lines
 
 from turntree.agents.episodes.record import read_records
 from turntree.agents.verl.records.recording import RunFolder
@@ -40,7 +39,7 @@ class Launched:
             f"turntree.train_tasks={(STEPS + 1) * PROMPTS}",  # asynchronous: a batch is begun before its step
             f"data.train_batch_size={PROMPTS}",
             f"actor_rollout_ref.rollout.n={SAMPLES}",
-            *table(__file__, "training"),
+            *OVERRIDES,
             f"trainer.total_training_steps={STEPS}",
             "trainer.save_freq=1",
             "trainer.resume_mode=auto",
