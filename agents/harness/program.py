@@ -281,7 +281,8 @@ async def _conversation(process: asyncio.subprocess.Process, prompt: str) -> tup
     written = bytearray(), bytearray()
     reading = asyncio.gather(_tail(process.stdout, written[0]), _tail(process.stderr, written[1]))
     try:
-        with contextlib.suppress(ConnectionError):
+        # It may have ended, or closed its input; uvloop, which Ray brings, says so by a RuntimeError.
+        with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(prompt.encode())
             process.stdin.close()
         await process.wait()

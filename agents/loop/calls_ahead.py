@@ -202,11 +202,15 @@ class EarlyCalls:
             if fork.work.done():
                 self.release(fork.env)
             else:  # its thread still uses it
-                fork.work.add_done_callback(lambda _, env=fork.env: contain(env.close_episode))
+                fork.work.add_done_callback(partial(_close_after, fork.env))
 
 
 def _timed_step(env: Any, text: str) -> tuple[Answer, float]:
     return env.step(text), monotonic()
+
+
+def _close_after(env: Any, work: Future[Any]) -> None:
+    contain(env.close_episode)
 
 
 def same_state(before: bytes, here: bytes) -> bool:
