@@ -65,7 +65,7 @@ def check_tasks(config: DictConfig, train_tasks: int) -> None:
 
 def epoch_steps(config: DictConfig, train_tasks: int) -> float:
     """Steps of an epoch of ``train_tasks``: whole ones, except where a step may span two epochs."""
-    steps = _read_tasks(config, train_tasks) / config.data.train_batch_size
+    steps: float = _read_tasks(config, train_tasks) / config.data.train_batch_size
     return steps if _by_one(config) else math.floor(steps)
 
 
