@@ -138,9 +138,10 @@ def test_an_evaluation_without_space_keeps_its_whole_lines(run: Run, refused: Ru
     assert len(out.read_bytes().splitlines()) == 4
 
 
-@pytest.mark.parametrize(
-    "writer", ["score", "rescore", "export", "parquet", "view", "new env", "eval's table", "bench"]
-)
+INTERRUPTIBLE = ["score", "rescore", "export", "parquet", "view", "new env", "eval's table", "bench"]
+
+
+@pytest.mark.parametrize("writer", INTERRUPTIBLE)
 def test_a_command_that_is_interrupted_leaves_nothing_behind(run, place, writer, monkeypatch):
     before = files(place)
     monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
