@@ -165,7 +165,7 @@ def _write_table(folder: RunFolder) -> None:
     """Write the metrics as CSV, a row for each step; what a crash has cut off is left out."""
     steps: dict[int, dict[str, Any]] = {}
     for line in folder.metrics.read_bytes().split(b"\n")[:-1] if folder.metrics.exists() else ():
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError, TypeError):  # a damaged line must not end a training
             row = json.loads(line)
             steps.setdefault(row["step"], {"step": row["step"]}).update(row.get("data", {}))
     if not steps:
