@@ -70,7 +70,9 @@ class Start(NamedTuple):
         yield f"step: {batch:,} tasks x {rollout.n} samples = {batch * rollout.n:,} rows"
         steps = epoch_steps(config, tasks.train) if tasks else 0
         if steps:
-            yield f"epoch: {steps:,g} steps, {round(steps * batch * rollout.n):,} rows{_whole(config, steps)}"
+            total = config.trainer.total_training_steps or steps * config.trainer.total_epochs
+            whole = f"; {total:,g} steps are {total / steps:.3g} epochs"
+            yield f"epoch: {steps:,g} steps, {round(steps * batch * rollout.n):,} rows{whole}"
         yield f"row: {config.data.max_prompt_length} tokens of prompt, {config.data.max_response_length} of response"
         yield f"speculation: {'; '.join(_speculation(config, settings)) or 'none, plain decoding'}"
         where = f"{config.trainer.nnodes} x {config.trainer.n_gpus_per_node} GPUs"
@@ -226,12 +228,6 @@ def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
         yield "calls"
     if settings.validation.coupled:
         yield "coupled validations"
-
-
-def _whole(config: DictConfig, steps: float) -> str:
-    """The whole training in epochs."""
-    total = config.trainer.total_training_steps
-    return f"; {total:,} steps are {total / steps:.3g} epochs" if total else f"; {config.trainer.total_epochs} epochs"
 
 
 def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> Iterator[str]:
