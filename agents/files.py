@@ -20,16 +20,15 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from errno import EISDIR, ENOLCK, ENOSYS, ENOTSUP
+from errno import EISDIR
 from pathlib import Path
 from typing import Any
 
 from turntree.agents.errors import UsageError
+from turntree.agents.os_errors import NO_LOCKS
 
 logger = logging.getLogger(__name__)
 
-_NO_LOCKS = (ENOLCK, ENOSYS, ENOTSUP)
-"""What ``flock`` gives on a network file system that is mounted without locks."""
 _POLL_SECONDS = 0.1
 
 
@@ -183,7 +182,7 @@ class OneWriter:
                 os.close(self.descriptor)
                 return holder or "another process"
             except OSError as error:
-                if error.errno not in _NO_LOCKS:
+                if error.errno not in NO_LOCKS:
                     raise
                 logger.warning(
                     "the file system of %s has no locks (%s): nothing keeps a second process from writing there",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+"""What ``flock`` gives on a network file system that is mounted without locks."""
 _WORDS = {
     errno.ENOENT: "there is no {name}; check the path",
     errno.ENOTDIR: "a part of {name} is a file, not a folder; name another place",

@@ -9,9 +9,10 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
-from errno import ENOLCK, ENOSYS, ENOTSUP
 from io import FileIO
 from typing import Any
+
+from turntree.agents.os_errors import NO_LOCKS
 
 
 def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -44,5 +45,5 @@ def _lock(file: FileIO, how: int) -> None:
     try:
         fcntl.flock(file, how)
     except OSError as error:
-        if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):  # a network file system that is mounted without locks
+        if error.errno not in NO_LOCKS:
             raise
