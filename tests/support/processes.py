@@ -1,6 +1,13 @@
 """Processes of this machine."""
 
+import signal
+
 import psutil
+
+
+def heed_hangups() -> None:
+    """As ``preexec_fn``: end by SIGHUP, also where the tests ignore it, as ``nohup`` makes them."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def alive(pid: int) -> bool:

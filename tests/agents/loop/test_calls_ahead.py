@@ -244,10 +244,11 @@ def test_an_error_of_the_policy_is_the_calls_answer_and_a_failure_is_tried_again
 
 def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> None:
     """Each call is late; ahead it has ended when its turn comes. The control has a deadline that none misses."""
-    for seconds, answer in ((patience(0.1), "Error: price took longer"), (1000.0, "3")):
-        ended: list[str] = []
+    deadline = patience(0.1)
+    for seconds, answer in ((deadline, "Error: price took longer"), (1000.0, "3")):
+        ended: dict[int, str] = {}
 
-        def make(seconds: float = seconds, ended: list[str] = ended) -> Counting:
+        def make(seconds: float = seconds, ended: dict[int, str] = ended) -> Counting:
             env = pure()
             env.executor = ToolExecutor(seconds=seconds)
 
@@ -258,8 +259,8 @@ def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> Non
                     item: What
                 """
                 env.asked.append(item)
-                time.sleep(patience(0.15))
-                ended.append(item)
+                time.sleep(1.5 * deadline)
+                ended[id(env)] = item
                 return len(item)
 
             env.tools = (Tool(price, pure=True),)
@@ -269,8 +270,9 @@ def test_a_pure_call_has_no_more_time_ahead_than_in_its_turn(chatml: Any) -> Non
         alone, stored = play(make(), script, chatml), past(make, chatml, script, script)
         assert [str(turn.observation[0].content)[: len(answer)] for turn in alone.turns[:1]] == [answer]
         calls, env = CallsAhead(), make()
-        ended.clear()
-        ahead = play(env, script, chatml, calls=calls, begun=lambda ended=ended: bool(ended), stored=stored)
+        ended.pop(id(env), None)
+        begun = partial(ended.__contains__, id(env))
+        ahead = play(env, script, chatml, calls=calls, begun=begun, stored=stored)
         assert said(ahead) == said(alone)
         assert counts(calls) == ((1, 0, 1) if seconds < 1000 else (1, 1, 0))
 

@@ -90,7 +90,7 @@ def test_one_file_of_episodes_will_do_and_without_verdicts_there_is_no_mean(run:
 
 def test_a_damaged_line_leaves_no_file_behind(run: Path, tmp_path: Path) -> None:
     with (run / "episodes" / "step_000002.jsonl").open("a") as file:
-        file.write("{")
+        file.write("{\n")
     with pytest.raises(RecordError, match="line 4"):
         rescore(run, tmp_path / "new.jsonl", ANSWER)
     assert not (tmp_path / "new.jsonl").exists()

@@ -13,7 +13,7 @@ import pytest
 from interpreter import python
 from machine_speed import eventually, patience
 from omegaconf import OmegaConf
-from processes import alive
+from processes import alive, heed_hangups
 from tables import table
 
 from turntree.agents.errors import UsageError
@@ -345,7 +345,8 @@ def test_verl_ends_with_the_launcher(tmp_path: Path, tiny_model: Path, ending: s
         f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
         "'turntree.train_tasks=1', 'data.train_batch_size=1', 'turntree.val_tasks=1'])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    words = [sys.executable, "-c", script]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups)
     try:
         eventually(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text(), 60)
         process.send_signal(ending)

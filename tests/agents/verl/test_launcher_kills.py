@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from machine_speed import eventually, patience
+from processes import heed_hangups
 from real_training import LOOKING, OVERRIDES, PROMPTS, RAYS_SECONDS, SAMPLES, read_lines
 
 from turntree.agents.episodes.record import read_records
@@ -51,7 +52,7 @@ class Launched:
 
     def start(self) -> subprocess.Popen[str]:
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(self.words, env=self.environment, **pipes)
+        return subprocess.Popen(self.words, env=self.environment, preexec_fn=heed_hangups, **pipes)
 
     def living(self) -> list[psutil.Process]:
         """Processes that have this training's variable."""

@@ -4,10 +4,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from machine_speed import eventually, patience
-from processes import alive
+from processes import alive, heed_hangups
 from tables import table
 
 from turntree.agents.errors import UsageError
@@ -21,7 +22,8 @@ class Launcher:
         self.folder = root / "ray"
         self.folder.mkdir()
         command = [sys.executable, "-c", table(__file__, "launcher"), str(root), str(self.folder), str(int(watched))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen(command, preexec_fn=heed_hangups, **pipes)
         assert self.process.stdout is not None, "a pipe"
         self.session = [int(self.process.stdout.readline()) for _ in range(3)]
 
