@@ -6,6 +6,7 @@ With ``model`` the same is done for a copy of a real one, by the configuration
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from turntree.agents.demo.compared import Comparison, Spread, StepComparison, passes_saved, seconds_saved
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
+from turntree.agents.files import OneWriter
 from turntree.agents.progress import bar_columns, shown
 from turntree.agents.verl.config.compose import Composition, compose, quoted
 from turntree.agents.verl.launch import StepReport, train
@@ -67,10 +69,11 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    comparison = _compare(console, composition, (steps - 1) // every + 1)
-    comparison.save(out / "comparison.jsonl")
-    source = Source.open(out)
-    page = view(source, out / "view.html", tokenizer=source.tokenizer()).path
+    with closing(OneWriter(out)):  # a training that begins meanwhile would clear what is compared
+        comparison = _compare(console, composition, (steps - 1) // every + 1)
+        comparison.save(out / "comparison.jsonl")
+        source = Source.open(out)
+        page = view(source, out / "view.html", tokenizer=source.tokenizer()).path
     console.print(summary(reports, comparison))
     if not comparison.equal:
         console.print(differences(comparison, given=model is not None), soft_wrap=True)

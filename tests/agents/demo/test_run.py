@@ -8,6 +8,8 @@ from tables import table
 pytest.importorskip("verl")
 
 from turntree.agents.demo import run
+from turntree.agents.errors import UsageError
+from turntree.agents.files import OneWriter
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.launch import StepReport
 
@@ -41,6 +43,8 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def compare(composition, *, every, on_step):
         assert every == 1, "each step whose weights are there"
+        with pytest.raises(UsageError, match="is being written by"):  # by a training that would clear what is compared
+            OneWriter(Path(composition.settings.run_dir))
         return seen.get("comparison", a_comparison())
 
     monkeypatch.setattr(run, "warm_started_policy", warm_start)
