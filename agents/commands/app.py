@@ -58,7 +58,15 @@ def configure(
         logging.basicConfig(level=logging.INFO)
     else:
         logging.basicConfig(level=logging.ERROR, format="turntree: %(message)s")
-        for name in ("verl.records.learning_warnings", "episodes.record", "gateway", "viewer.source"):
+        told = (
+            "episodes.record",
+            "files",
+            "gateway",
+            "verl.records.learning_warnings",
+            "verl.run.resume",
+            "viewer.source",
+        )
+        for name in told:
             logging.getLogger(f"turntree.agents.{name}").setLevel(logging.WARNING)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +24,8 @@ from turntree.agents.files import write_whole
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.full_disk import remove_halves
+
+logger = logging.getLogger(__name__)
 
 LATEST = "latest_checkpointed_iteration.txt"
 """Written by verl when a checkpoint is whole."""
@@ -146,9 +149,19 @@ def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> No
             path.unlink()
     for begun in range(1, step + 1) if overtaken else ():
         _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step))
+    _name_lost_row(folder, step)
     folder.table.unlink(missing_ok=True)  # it is written again at the end
     if folder.metrics.exists():
         folder.metrics.replace(folder.earlier_metrics)
+
+
+def _name_lost_row(folder: RunFolder, step: int) -> None:
+    """Warn if verl was killed between saving a step's checkpoint and logging its metrics, which come after it."""
+    logged = {json.loads(line)["step"] for line in folder.metrics.open()} if folder.metrics.exists() else set()
+    if logged and step not in logged:
+        logger.warning(
+            "step %d has no row in %s: the run was killed between its checkpoint and its metrics", step, folder.metrics
+        )
 
 
 def join_metrics(folder: RunFolder) -> None:

@@ -151,7 +151,7 @@ def test_a_path_that_is_not_given_is_asked_for_and_a_damaged_note_of_the_latest_
         resumed_step(trainer("auto"), folder)
 
 
-def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_trainer_empties_a_file(folder):
+def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_trainer_empties_a_file(folder, caplog):
     keep_records(folder, 2)
     assert steps(folder.engine) == [1, 2]
     assert [folder.episodes(step).exists() for step in (1, 2, 3)] == [True, True, False]
@@ -159,8 +159,15 @@ def test_records_of_later_steps_go_and_those_of_earlier_ones_stay_though_the_tra
     folder.metrics.write_text('{"step": 3, "data": {}}\n')
     join_metrics(folder)
     assert steps(folder.metrics) == [1, 2, 3]
+    assert not caplog.records
     join_metrics(folder)
     assert steps(folder.metrics) == [1, 2, 3]
+
+
+def test_a_step_that_was_killed_before_verl_logged_it_is_named(folder: RunFolder, caplog: Any) -> None:
+    folder.metrics.write_text('{"step": 1, "data": {}}\n')
+    keep_records(folder, 2)
+    assert "step 2 has no row in" in caplog.text
 
 
 def test_metrics_are_a_table_at_the_end_with_a_row_a_step_and_a_column_a_metric(tmp_path: Path) -> None:
