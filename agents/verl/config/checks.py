@@ -99,8 +99,8 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
         elif row.fate == "meaningless":
             logger.warning("%s=%s changes nothing: %s", key, value, row.why)
         elif (resolved := OmegaConf.select(config, key) if "${" in str(value) else value) not in row.takes:
-            takes = ", ".join(map(str, row.takes))
-            problems.append(f"{key}={resolved} is not supported: {row.why}; take {takes}")
+            takes = " or ".join(map(str, row.takes))
+            problems.append(f"{key}={resolved} is not supported: {row.why}; take {key}={takes}")
     if problems:
         error = ConfigError(problems[0])
         error.others = tuple(problems[1:])
