@@ -367,7 +367,8 @@ def test_a_second_training_in_a_folder_is_refused_and_the_first_goes_on(run: Run
         with pytest.raises(UsageError, match=r"by process \d+ on \S+ since .*; .* turntree.run_dir=FOLDER"):
             run("")
         refused.append(report.step)
-        assert {path: path.read_bytes() for path in before} == before
+        # The first one goes on writing meanwhile.
+        assert all(path.read_bytes().startswith(content) for path, content in before.items())
 
     refused: list[int] = []
     assert run(table(__file__, "writes_two_steps"), on_step=train_again) == 0
