@@ -131,3 +131,14 @@ def streamed(stream: str) -> str:
     """The content of a chat that comes in pieces."""
     deltas = [choice["delta"] for event in events(stream) for choice in event["choices"]]
     return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(answer: httpx.Response, index: int = 0) -> dict[str, Any]:
+    """The message of an answer, as clients send it back."""
+    assert answer.status_code == 200, answer.text
+    message: dict[str, Any] = answer.json()["choices"][index]["message"]
+    return message

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,4 +16,16 @@ def engine(chatml: Any) -> SpokenEngine:
 @pytest.fixture
 def served(engine: SpokenEngine, renderer: Renderer) -> Iterator[Served]:
     with gateway_at(engine, renderer) as served:
+        yield served
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def recording(engine: SpokenEngine, renderer: Renderer, run_folder: Path) -> Iterator[Served]:
+    """A gateway that records its sessions in ``run_folder``."""
+    with gateway_at(engine, renderer, record=run_folder, max_context=1024) as served:
         yield served

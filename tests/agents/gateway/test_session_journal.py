@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx
 import pytest
 from command import Said
 from full_disk import files_of_at_most
-from gateways import Served, SpokenEngine, gateway_at
+from gateways import Served, SpokenEngine, gateway_at, said, user
 from machine_speed import patience
 from spoken_server import MODEL, question, spoken_server
 
@@ -28,24 +27,8 @@ TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def served(engine: SpokenEngine, renderer: Renderer, run_folder: Path) -> Iterator[Served]:
-    with gateway_at(engine, renderer, record=run_folder, max_context=1024) as served:
-        yield served
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def said(answer: httpx.Response, index: int = 0) -> dict[str, Any]:
-    assert answer.status_code == 200, answer.text
-    message: dict[str, Any] = answer.json()["choices"][index]["message"]
-    return message
+def served(recording: Served) -> Served:
+    return recording
 
 
 def records(folder: Path) -> list[Record]:

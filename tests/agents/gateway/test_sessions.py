@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from full_disk import files_of_at_most
-from gateways import Served, SpokenEngine, gateway_at
+from gateways import Served, SpokenEngine, gateway_at, said, user
 from machine_speed import eventually
 from tables import table
 
@@ -22,7 +22,6 @@ from turntree.agents.episodes.record import Record, read_records
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.gateway import session_paths
 from turntree.agents.gateway import sessions as sessions_module
-from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import Scorer
 from turntree.rewards import registry
 
@@ -35,25 +34,8 @@ Messages = list[dict[str, Any]]
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def served(engine: SpokenEngine, renderer: Renderer, run_folder: Path) -> Iterator[Served]:
-    with gateway_at(engine, renderer, record=run_folder, max_context=1024) as served:
-        yield served
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-def said(answer: httpx.Response, index: int = 0) -> dict[str, Any]:
-    """The message of an answer, as clients send it back."""
-    assert answer.status_code == 200, answer.text
-    message: dict[str, Any] = answer.json()["choices"][index]["message"]
-    return message
+def served(recording: Served) -> Served:
+    return recording
 
 
 def session_of(answer: httpx.Response) -> str:
