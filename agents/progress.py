@@ -44,9 +44,9 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
         while not _SHOWN.wait(seconds):
             sys.stderr.write(f"{words}, {monotonic() - began:.0f} s\n")
 
-    speaker = Thread(target=speak, daemon=True)
+    participant = Thread(target=speak, daemon=True)
     if not sys.stderr.isatty():
-        speaker.start()
+        participant.start()
     try:
         yield
     finally:
@@ -71,16 +71,16 @@ def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]
             going = [task for task in progress.tasks if not task.finished]
             wide.print(progress.make_tasks_table(going))
 
-    speaker = Thread(target=speak, daemon=True)
+    participant = Thread(target=speak, daemon=True)
     with progress:
         if not progress.console.is_terminal:
-            speaker.start()
+            participant.start()
         try:
             yield progress
         finally:
             ended.set()
-            if speaker.is_alive():
-                speaker.join()
+            if participant.is_alive():
+                participant.join()
 
 
 def bar_columns(console: Console) -> tuple[ProgressColumn, ...]:

@@ -80,12 +80,12 @@ async def survivals(
                     if number >= updates // 2:
                         whole += await survival(engine, asked[half:], turns[half:], counts)
                     print(f"{rate:g}, update {number + 1}: {counts.kept} of {counts.offered}", flush=True)
-                other = counts.judged_turns - whole
+                other = counts.reverified_turns - whole
                 rows.append(
                     {  # the last: the chance that a token differs, of those up to the first that does
                         "rate": rate,
                         "kept": counts.kept / counts.offered,
-                        "whole": whole / counts.judged_turns,
+                        "whole": whole / counts.reverified_turns,
                         "tokens": counts.offered,
                         "other_per_token": other / (counts.kept + other),
                     }

@@ -38,7 +38,7 @@ FIGURES = {
     "difference": "training/rollout_probs_diff_max",
     "kl": "rollout_corr/k3_kl",
     "interruptions": "async/interruptions",
-    "judged": "async/judged_turns",
+    "judged": "async/reverified_turns",
     "kept_share": "async/kept_share",
     "dropped": "async/dropped_tokens",
     "passes_saved": "async/passes_saved",

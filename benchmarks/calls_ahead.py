@@ -7,7 +7,7 @@ same stores, in rotating order: ``after`` the turn, and ``ahead``, as earlier ep
 ``fork`` the environment is forkable, in ``pure`` its tool is pure, and in ``impure`` neither, so that no call may run
 ahead: ``run`` counts what the tool itself was asked, ``calls`` those of the episodes.
 
-    python benchmarks/calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
+    python benchmarks/tool_calls_ahead.py [--batches 4] [--rounds 3] [--json OUT]
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from transformers import AutoTokenizer
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.loop.calls_ahead import CallsAhead
+from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -84,7 +84,7 @@ class Played:
     episodes: list[Episode]
     seconds: float
     asked: int
-    calls: CallsAhead
+    calls: ToolCallsAhead
 
 
 def play(
@@ -101,7 +101,7 @@ def play(
     stored = copy.deepcopy(stored) if epoch else stored
     make = Forkable if kind == "fork" else Slow
     envs = [make(kind, args.delay if epoch else 0.0) for _ in range(batch)]
-    calls = CallsAhead(min_probability=args.min_probability)
+    calls = ToolCallsAhead(min_probability=args.min_probability)
 
     async def one(env: Slow, task: int, sample: int) -> Episode:
         return await rollout(
@@ -112,7 +112,7 @@ def play(
             seed=task,
             sampling=Sampling(temperature=1.0, seed=derive_seed(epoch, task, sample)),
             stored=stored if way == "ahead" else None,
-            calls_ahead=calls if way == "ahead" else None,
+            tool_calls_ahead=calls if way == "ahead" else None,
         )
 
     began = time.perf_counter()
@@ -130,7 +130,7 @@ def measure(
 ) -> dict[str, Any]:
     """One kind of environment, both ways."""
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
-    totals = {way: CallsAhead() for way in WAYS}
+    totals = {way: ToolCallsAhead() for way in WAYS}
     same, asked, made = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0), 0
     play(engine, renderer, args, kind, batch, 0, "ahead", past := StoredEpisodes())
     for epoch in range(1, args.rounds + 1):

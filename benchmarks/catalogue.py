@@ -5,7 +5,7 @@
 ``DIR`` holds ``data``, as ``$TURNTREE_DATA`` does. Splits are the files that are there, BFCL's those of its package;
 environments that make their tasks play the first ``--tasks`` indices of each of ``SPLITS``. Gymnasium's ``check_env``
 is run on each of them, and whatever it warns of is counted. The policies are those of
-``tests/support/catalogue_policies.py``. An episode that ends as a failure, its answer undecided, is neither won nor
+``tests/support/catalogue_policies.py``. An episode that ends as a failure, its answer ungraded, is neither won nor
 lost, and is named for both kinds of policies.
 """
 
@@ -115,7 +115,7 @@ def examine(id: str, split: str, tasks: int) -> dict[str, Any]:
         "gold_wins": sum(one.won for one in gold),
         "gold_does_not_win": [named(one) for one in gold if not one.won],
         "useless_wins": {name: sum(one.reward > 0 for one in found) for name, found in useless.items()},
-        "useless_is_undecided": {name: sum(bool(one.failure) for one in found) for name, found in useless.items()},
+        "useless_is_ungraded": {name: sum(bool(one.failure) for one in found) for name, found in useless.items()},
         "useless_does_not_lose": {name: [named(one) for one in found] for name, found in useless.items() if found},
         "warnings": warnings_of(lambda: make(id, **arguments)),
         "seconds": round(time.perf_counter() - begun, 1),
@@ -134,7 +134,7 @@ def cells(row: dict[str, Any]) -> tuple[Any, ...]:
         row["split"],
         f"{row['gold_wins']} of {row['tasks']}",
         f"{sum(row['useless_wins'].values())} of {len(LOSERS) * row['tasks']}",
-        sum(row["useless_is_undecided"].values()),
+        sum(row["useless_is_ungraded"].values()),
         len(row["warnings"]),
         "\n".join(faults),
     )
@@ -156,7 +156,7 @@ def main() -> None:
         for split in splits(id, args.data / "data"):
             rows.append(examine(id, split, args.tasks))
             print(f"{id} {split}: {rows[-1]['seconds']} s", file=sys.stderr)
-    columns = ("environment", "split", "gold policy wins", "useless ones win", "undecided", "warnings", "which")
+    columns = ("environment", "split", "gold policy wins", "useless ones win", "ungraded", "warnings", "which")
     show("The catalogue", columns, map(cells, rows), words=("environment", "split", "which"))
     keep(args.json, {**about, "useless_policies": list(LOSERS), "tasks_without_end": args.tasks, "rows": rows})
 

@@ -85,7 +85,7 @@ class Runner:
         from turntree.agents.engines.drafting import session
         from turntree.agents.engines.state_wire import KEY, to_wire
         from turntree.agents.engines.vllm.drafter import ForestDrafter
-        from turntree.agents.engines.vllm.overlap import contract
+        from turntree.agents.engines.vllm.overlap import ngram_interface
         from turntree.agents.engines.vllm.overlap import drafter as overlapped
         from turntree.agents.engines.vllm.settings import DrafterSettings
         from turntree.spec_tree import DialogueState, ForestConfig
@@ -94,7 +94,7 @@ class Runner:
         for timed in (session, overlapped):
             timed.time = SimpleNamespace(perf_counter=lambda: self.clock)
         module = SimpleNamespace()
-        contract._module = lambda: module
+        ngram_interface._module = lambda: module
         self.device, self.max_num_reqs = SimpleNamespace(type="cuda"), rows
         self.max_model_len = self.effective_drafter_max_model_len = CONTEXT
         self.execute_model = self.sample_tokens = self._prepare_input_ids = self.take_draft_token_ids = print

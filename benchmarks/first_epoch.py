@@ -59,7 +59,7 @@ class Run:
             "tokens per forward pass": whole["tokens"] / whole["forward passes"],
             "of each training step": steps,
         }
-        return {**whole, **per_pass, "rewards": self.rewards, **self.past}
+        return {**whole, **per_pass, "rewards": self.rewards, **self.imported}
 
 
 def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str = "") -> Run:
@@ -73,7 +73,7 @@ def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str
         dtype="float32",
         speculation=Speculation(max_nodes=12, max_depth=12, adaptive=False),
     )
-    with LocalEngine.from_pretrained(str(policy), config=config, forest=ForestConfig(past=past)) as engine:
+    with LocalEngine.from_pretrained(str(policy), config=config, forest=ForestConfig(import_turns=past)) as engine:
         for step in range(epochs * setting.steps_per_epoch):
             before = engine.stats()
             episodes = player.play(engine, step, seed)
@@ -85,7 +85,7 @@ def train(setting: Setting, *, epochs: int, seed: int, past: str = "", save: str
             trainer.update(episodes)
             engine.update_weights(trainer.named(), version=step + 1)
         assert engine.forest is not None
-        run.past = engine.forest.past_counters()
+        run.past = engine.forest.imported_counters()
         if save:
             engine.forest.save(save)
     return run

@@ -30,7 +30,7 @@ from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.checkpoint import Checkpoint
 from turntree.agents.evaluation.evaluate import Playing
-from turntree.agents.evaluation.paired import compare, guesses_of, independent_interval, mean_interval
+from turntree.agents.evaluation.paired import compare, turn_drafts_of, independent_interval, mean_interval
 from turntree.agents.evaluation.run import plan, play
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.files import json_value
@@ -103,7 +103,7 @@ async def measured(args: argparse.Namespace, before: str, after: str) -> dict[st
             max_context=planned.context,
             speculate=speculate,
         )
-        guesses = None if guess is None else guesses_of(guess.episodes, args.samples, 0)
+        guesses = None if guess is None else turn_drafts_of(guess.episodes, args.samples, 0)
         playing = Playing(model=model, seed=seed, concurrency=args.concurrency)
         async with open_engine(choice) as engine:
             found = await play(planned, engine, renderer, playing, guesses=guesses)

@@ -1,8 +1,8 @@
-"""Several engine replicas, simulated: what routing and the hub are worth, and what they cost.
+"""Several engine replicas, simulated: what routing and the broker are worth, and what they cost.
 
 Every replica has a store of its own. A step plays all tasks, some samples each; the turns are generated ones whose
 tasks keep a few ways to speak (``traces.generated``), so what a task was answered before predicts what comes. The
-routing, the hub's log and the stores are the real ones; engines are replaced by a replay of the turns, and Ray by
+routing, the broker's log and the stores are the real ones; engines are replaced by a replay of the turns, and Ray by
 calls. Times are processor time: trust ratios within one run. Rows that ``--out`` has are not measured again.
 
     python benchmarks/replicas.py                        # 1, 2, 8 and 64 replicas
@@ -29,12 +29,12 @@ from drafting.replay import Replay, replay
 from drafting.traces import Turn, generated
 
 from turntree.agents.engines.routing import TaskRoutes, route_key
-from turntree.agents.verl.config.settings import ExchangeSettings
-from turntree.agents.verl.serving.hub import TurnHub
+from turntree.agents.verl.config.settings import SharingSettings
+from turntree.agents.verl.serving.turn_broker import TurnBroker
 from turntree.spec_tree import ForestConfig
-from turntree.spec_tree.exchange.exchange import SharedTurns, Swapped
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
-from turntree.spec_tree.exchange.turn_log import Cursor, News
+from turntree.spec_tree.sharing.turn_sharing import SharedTurns, Swapped
+from turntree.spec_tree.sharing.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_log import Cursor, News
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,22 +47,22 @@ class Way:
     """Routing by task with bounded loads; else at random, as with a router that looks at the load alone."""
     slack: float = 1.25
     """As ``TaskRoutes`` has it."""
-    homes: int | None = None
-    """``ExchangeSettings.homes``; ``None`` is no hub."""
+    replicas_per_task: int | None = None
+    """``SharingSettings.replicas_per_task``; ``None`` is no broker."""
     lost: bool = False
     """Whether a replica is lost for a step."""
 
 
 WAYS = (
-    Way(name="always home, no hub", slack=1e9),
-    Way(name="task, no hub"),
-    Way(name="task, hub of 1 home", homes=1),
-    Way(name="task, hub of 2 homes", homes=2),
-    Way(name="task, hub of all", homes=0),
-    Way(name="random, no hub", by_task=False),
-    Way(name="random, hub of all", by_task=False, homes=0),
-    Way(name="lost: task, no hub", lost=True),
-    Way(name="lost: task, hub of 2 homes", homes=2, lost=True),
+    Way(name="always home, no broker", slack=1e9),
+    Way(name="task, no broker"),
+    Way(name="task, broker of 1 home", replicas_per_task=1),
+    Way(name="task, broker of 2 replicas_per_task", replicas_per_task=2),
+    Way(name="task, broker of all", replicas_per_task=0),
+    Way(name="random, no broker", by_task=False),
+    Way(name="random, broker of all", by_task=False, replicas_per_task=0),
+    Way(name="lost: task, no broker", lost=True),
+    Way(name="lost: task, broker of 2 replicas_per_task", replicas_per_task=2, lost=True),
 )
 
 
@@ -79,21 +79,21 @@ class Row:
     load: float = 0.0
     """Dialogues of the fullest replica over the mean."""
     given_mb: float = 0.0
-    """To the hub, per step, all replicas, MB."""
+    """To the broker, per step, all replicas, MB."""
     fetched_mb: float = 0.0
-    """From the hub, per step, all replicas, MB."""
-    hub_mb: float = 0.0
-    """The hub's log at the end, MB."""
+    """From the broker, per step, all replicas, MB."""
+    broker_mb: float = 0.0
+    """The broker's log at the end, MB."""
     store_mb: float = 0.0
     """The fullest replica's store at the end, MB."""
-    hub_ms: float = 0.0
-    """Time of the hub per step, all replicas, ms."""
+    broker_ms: float = 0.0
+    """Time of the broker per step, all replicas, ms."""
     missed: int = 0
     """Turns that came too late to be had."""
 
 
-class _Hub(TurnHub):
-    """A hub that counts its processor time, and what goes through it, from ``restart`` on."""
+class _Broker(TurnBroker):
+    """A broker that counts its processor time, and what goes through it, from ``restart`` on."""
 
     seconds = 0.0
     before = (0, 0)
@@ -119,14 +119,14 @@ class _Hub(TurnHub):
 
 
 class _Wire:
-    """An exchange with a hub of this process."""
+    """An sharing with a broker of this process."""
 
-    def __init__(self, hub: TurnHub, rank: int, life: int) -> None:
-        self.hub, self.rank, self.source = hub, rank, f"{rank}/{life}"
+    def __init__(self, broker: TurnBroker, rank: int, life: int) -> None:
+        self.broker, self.rank, self.source = broker, rank, f"{rank}/{life}"
         self.cursor: Cursor | None = None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        news = self.hub.swap(self.rank, self.source, own, first, self.cursor)
+        news = self.broker.swap(self.rank, self.source, own, first, self.cursor)
         self.cursor = news.cursor
         return Swapped(news.batches, news.missed)
 
@@ -134,15 +134,15 @@ class _Wire:
 @dataclass(slots=True)
 class _Replica:
     rank: int
-    hub: TurnHub | None
+    broker: TurnBroker | None
     life: int = 0
     drafter: Turntree = field(init=False)
     shared: SharedTurns | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.drafter = Turntree(Setup(end_tokens=frozenset({31}), forest={"max_tokens": 1 << 20}))
-        if self.hub is not None:
-            self.shared = SharedTurns(self.drafter.forest, _Wire(self.hub, self.rank, self.life))
+        if self.broker is not None:
+            self.shared = SharedTurns(self.drafter.forest, _Wire(self.broker, self.rank, self.life))
 
     def play(self, turns: Sequence[Turn], batch: int) -> Replay:
         counts = replay(self.drafter, turns, batch=batch)
@@ -158,23 +158,23 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
     size = tasks * replicas * samples
     quota = ForestConfig().rollouts_per_state
     rng = random.Random(seed)
-    hub = None if way.homes is None else _Hub(ExchangeSettings(homes=way.homes))
-    members = [_Replica(rank, hub) for rank in range(replicas)]
+    broker = None if way.replicas_per_task is None else _Broker(SharingSettings(replicas_per_task=way.replicas_per_task))
+    members = [_Replica(rank, broker) for rank in range(replicas)]
     routes: TaskRoutes[int] = TaskRoutes(list(range(replicas)), slack=way.slack)
     row = Row(way=way.name, replicas=replicas)
     said: Counter[int] = Counter()
     verified = emitted = had = could = 0
     loads: list[float] = []
-    for member in members:  # the hub learns who there is before there is anything to tell
+    for member in members:  # the broker learns who there is before there is anything to tell
         if member.shared is not None:
             member.shared.swap()
     for step in range(steps):
-        if step == 1 and hub is not None:
-            hub.restart()
+        if step == 1 and broker is not None:
+            broker.restart()
         gone = 0 if way.lost and replicas > 1 and step == 2 else None
         if gone is not None:
             routes.lose(gone)
-            members[gone] = _Replica(gone, hub, members[gone].life + 1)
+            members[gone] = _Replica(gone, broker, members[gone].life + 1)
         shares: dict[int, list[Turn]] = {rank: [] for rank in routes.alive}
         placed: list[tuple[str, int]] = []
         order = rng.sample(range(tasks * replicas), tasks * replicas)
@@ -207,15 +207,15 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
     row.load = sum(loads) / max(1, len(loads))
     row.store_mb = max(member.drafter.forest.stats().bytes for member in members) / 1e6
     row.missed = sum(member.shared.counts.missed for member in members if member.shared is not None)
-    if hub is not None:
+    if broker is not None:
         counted = max(1, steps - 1)
-        row.given_mb, row.fetched_mb = (amount / counted / 1e6 for amount in hub.traffic())
-        row.hub_mb = hub.stats().nbytes / 1e6
-        row.hub_ms = 1e3 * hub.seconds / counted
+        row.given_mb, row.fetched_mb = (amount / counted / 1e6 for amount in broker.traffic())
+        row.broker_mb = broker.stats().nbytes / 1e6
+        row.broker_ms = 1e3 * broker.seconds / counted
     return row
 
 
-COLUMNS = ("tokens_per_forward_pass", "known", "load", "given_mb", "fetched_mb", "hub_mb", "store_mb", "hub_ms")
+COLUMNS = ("tokens_per_forward_pass", "known", "load", "given_mb", "fetched_mb", "broker_mb", "store_mb", "broker_ms")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -103,7 +103,7 @@ def accuracy(data: Path, interpreter: str | None) -> dict[str, Any]:
         "turntree": {
             "without_policy_rows": share(verdicts["plain"], plain),
             "hacks": share(verdicts["hacks"], hacks),
-            "undecided": sum(one.correct is None for one in graded(cases)),
+            "ungraded": sum(one.correct is None for one in graded(cases)),
             "without_inputs_made_to_hang": share(accepted(harmless), harmless),
             "real_chains": share(accepted(chains), chains),
         },

@@ -14,7 +14,7 @@ processes and compiles, so the first epoch is the slowest. Two tables:
     python benchmarks/training.py                                # the demo's tiny policy on the CPU
     python benchmarks/training.py --model DIR --set size=small   # a model of your own
     python benchmarks/training.py --model Qwen/Qwen2.5-1.5B-Instruct --engine local --device cuda \
-        --set base=gpu size=1.5b env=gsm8k trainer.n_gpus_per_node=1
+        --set device=gpu size=1.5b env=gsm8k trainer.n_gpus_per_node=1
 
 Finished ways are kept in ``--json`` and not run again, so an interrupted run can be continued. Not covered: the time of
 the steps of other engines than turntree's, whose counters verl does not hand on; use their ``rollout``. On the CPU,
@@ -47,7 +47,7 @@ from turntree.agents.verl.launch import StepReport
 from turntree.agents.verl.records.recording import RunFolder
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
-WAYS = ("none", "tree", "none+replay", "none+runahead", "tree+replay+runahead")
+WAYS = ("none", "tree", "none+replay", "none+run_ahead", "tree+replay+run_ahead")
 PHASES = {
     "rollout": ("timing_s/gen",),
     "old_log_prob": ("timing_s/old_log_prob",),

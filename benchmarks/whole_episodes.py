@@ -34,8 +34,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -93,7 +93,7 @@ class Way:
     def forget(self) -> None:
         """Nothing was said before."""
         early = self.name == "in one pass"
-        config = ReuseConfig(mode=ReuseMode.NONE if self.name == "sampled" else ReuseMode.REPLAY, early=early)
+        config = ReuseConfig(mode=ReuseMode.NONE if self.name == "sampled" else ReuseMode.SAME_SEED, early=early)
         self.reuse = PrefixReuse(self.engine, config, vocabulary=self.engine.vocabulary, max_context=256, seed=0)
         self.stored = StoredEpisodes() if early else None
 

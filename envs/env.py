@@ -80,8 +80,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     default_limits: ClassVar[Limits] = Limits()
     """Bounds of an episode of which none were given."""
     step_seconds: float = 3600.0
-    """Time after which ``reset`` or ``step`` of an episode counts as hung, unless ``quick``: then the episode fails."""
-    quick: bool = False
+    """Time after which ``reset`` or ``step`` of an episode counts as hung, unless ``step_inline``: then the episode fails."""
+    step_inline: bool = False
     """The author's assertion that ``reset``, ``step`` and all tools take microseconds, so that an event loop may run
     them itself. Every class makes it for itself: a subclass may add code that blocks."""
     describes_tools: bool = False
@@ -92,7 +92,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
-            *("quick", "forkable", "describes_tools", "step_seconds"),
+            *("step_inline", "forkable", "describes_tools", "step_seconds"),
             *("tools", "toolsets", "offered_tools", "executor", "parser", "memo", "_tools_json", "_schemas"),
             *("_system_prompt", "_early"),
         }
@@ -103,7 +103,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         cls.tools = with_methods(cls, cls.tools)
         if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # Env is among them
             cls.describes_tools = vars(cls).get("describes_tools", False)
-        cls.quick = vars(cls).get("quick", False)
+        cls.step_inline = vars(cls).get("step_inline", False)
         cls.forkable = vars(cls).get("forkable", False)
 
     def __init__(
@@ -335,7 +335,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         stop = progress.stop
         return _text(reply.messages), float(reply.reward), stop.terminated, stop.truncated, info
 
-    def calls_ahead(self, action: str) -> list[PureCall]:
+    def tool_calls_ahead(self, action: str) -> list[PureCall]:
         """The calls of a turn that may come, of tools that are ``pure`` and without those asked for before.
 
         Each is made by calling it once, in any thread. The first ``step`` that makes the very same call takes the

@@ -100,5 +100,5 @@ class SandboxTimeout(SandboxError, TimeoutError):
     """The sandbox itself was late."""
 
 
-class UndecidedAnswer(EnvError):
+class UngradedAnswer(EnvError):
     """The verifier could decide neither right nor wrong; the episode has no verdict."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from turntree.envs.errors import Escape, SandboxError, UndecidedAnswer
+from turntree.envs.errors import Escape, SandboxError, UngradedAnswer
 from turntree.rewards.errors import RewardError
 
 
@@ -39,7 +39,7 @@ def kind_of(error: Exception, at_work: FailureKind) -> FailureKind:
     """
     if isinstance(error, TimeoutError):
         return FailureKind.TIMEOUT
-    if isinstance(error, UndecidedAnswer | RewardError):
+    if isinstance(error, UngradedAnswer | RewardError):
         return FailureKind.REWARD
     return FailureKind.TOOL if isinstance(error, SandboxError) else at_work
 

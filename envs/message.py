@@ -15,7 +15,7 @@ from turntree.rewards.reading.thoughts import without_thoughts
 
 
 class Role(StrEnum):
-    """The speaker of a message."""
+    """The participant of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -47,7 +47,7 @@ class Message:
     """One message of a dialogue."""
 
     role: Role
-    """Speaker."""
+    """Participant."""
     content: str
     """Text; for the policy exactly the text that it sampled, tool calls included, behind what its prompt had opened of
     a thought."""

@@ -1,7 +1,7 @@
 """An environment that shortens its dialogue: a search through more pages than a row of tokens holds.
 
 The policy reads the pages of an archive until one names the number that it looks for. After two pages the environment
-puts a note of what was read in the place of the dialogue, and the policy goes on from there. Each stretch is a row of
+puts a note of what was read in the place of the dialogue, and the policy goes on from there. Each segment is a row of
 its own for the trainer. A script stands in for the policy; DIR is a model's folder, of which the tokenizer is read.
 
     python examples/long_dialogue.py DIR
@@ -59,7 +59,7 @@ class Archive(Env):
 
 
 def main(arguments: list[str]) -> Episode:
-    """Play one episode and show its stretches."""
+    """Play one episode and show its segments."""
     tokenizer = AutoTokenizer.from_pretrained(arguments[0])
     env, index = Archive(), 4
     calls = [env.parser.format_call(ToolCall(name="read", arguments={"page": page})) for page in range(index + 1)]
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> Episode:
     episode = asyncio.run(rollout(env, engine, Renderer(tokenizer), index=index))
     for number, view in enumerate(TokenView.of_each(episode), start=1):
         turns, sampled = len(view.turn_ends), sum(view.mask)
-        print(f"stretch {number}: {len(view.prompt_ids)} tokens before it, {turns} turns, {sampled} tokens to train on")
+        print(f"segment {number}: {len(view.prompt_ids)} tokens before it, {turns} turns, {sampled} tokens to train on")
     print(f"reward: {episode.reward}")
     return episode
 

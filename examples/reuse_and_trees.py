@@ -17,14 +17,14 @@ with needed_packages("local"):
     from transformers import AutoTokenizer
 
     from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
-    from turntree.agents.guesses.config import ReuseMode
+    from turntree.agents.turn_drafts.config import ReuseMode
 
 WAYS = {
     "none": (None, None, "A"),
     "tree": (Speculation(adaptive=False), None, "A"),  # drafts whatever the steps are measured to cost
-    "replay": (None, ReuseConfig(mode=ReuseMode.REPLAY), "C"),
-    "exact": (None, ReuseConfig(mode=ReuseMode.EXACT), "C"),
-    "lenient": (None, ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo"), "D"),
+    "replay": (None, ReuseConfig(mode=ReuseMode.SAME_SEED), "C"),
+    "exact": (None, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING), "C"),
+    "lenient": (None, ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"), "D"),
 }
 
 

@@ -9,7 +9,7 @@ from turntree.envs import Env, Message, Reply, Task
 class Doubling(Env):
     """Double a number."""
 
-    quick = True
+    step_inline = True
     num_tasks = 50
 
     def task(self, index: int) -> Task:

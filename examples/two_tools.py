@@ -19,7 +19,7 @@ ITEMS = ("apple", "pear", "plum", "kiwi", "melon", "lemon", "grape", "peach")
 class Shop(Env):
     num_tasks = 400
     default_limits = Limits(max_turns=3, max_turn_tokens=32)
-    quick = True
+    step_inline = True
     forkable = True
 
     def task(self, index: int) -> Task:

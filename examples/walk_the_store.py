@@ -43,7 +43,7 @@ def main() -> SpecForest:
     print("after 4 5:", forest.draft([sibling], max_nodes=2, room=[8]).tokens.tolist())
     forest.end([turn, sibling])
 
-    # Another prompt of the same task has no turns of its own: the ladder falls back to the task, then the environment.
+    # Another prompt of the same task has no turns of its own: the backoff_states falls back to the task, then the environment.
     elsewhere = DialogueState.from_tokens([1, 2, 3, 0], task="sum/7", env="mine")
     (other,) = forest.begin([elsewhere])
     print("another state of the task:", forest.draft([other], max_nodes=4, room=[8]).tokens.tolist())

@@ -4,13 +4,13 @@ Works on text and answers, never on environments or models.
 """
 
 from turntree.rewards import components  # registers the rewards that ship with the package
-from turntree.rewards.contract import EXACT, Contract, Kind, contract_for, contracts
+from turntree.rewards.answer_format import EXACT, AnswerFormat, Kind, answer_format_for, answer_formats
 from turntree.rewards.errors import (
     IsolationError,
     MissingQuestion,
     RewardDefinitionError,
     RewardError,
-    UnknownContract,
+    UnknownAnswerFormat,
     UnknownReward,
 )
 from turntree.rewards.isolation.settings import PoolSettings
@@ -27,7 +27,7 @@ __all__ = [
     "EXACT",
     "VERIFIER_VERSION",
     "Answer",
-    "Contract",
+    "AnswerFormat",
     "Extraction",
     "IsolationError",
     "Judge",
@@ -43,13 +43,13 @@ __all__ = [
     "Sample",
     "Score",
     "Status",
-    "UnknownContract",
+    "UnknownAnswerFormat",
     "UnknownReward",
     "Verdict",
     "ascore_batch",
     "components",
-    "contract_for",
-    "contracts",
+    "answer_format_for",
+    "answer_formats",
     "default_judge",
     "extract",
     "final_answer",

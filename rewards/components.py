@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from turntree.rewards.contract import EXACT, contract_for
-from turntree.rewards.errors import UnknownContract
+from turntree.rewards.answer_format import EXACT, answer_format_for
+from turntree.rewards.errors import UnknownAnswerFormat
 from turntree.rewards.reading.boxes import find_boxes
 from turntree.rewards.reading.extract import extract
 from turntree.rewards.registry import reward
@@ -25,17 +25,17 @@ _DEFAULT_TURNS = 8
 
 @reward("answer", group=True, decides=True)
 def answer(samples: Sequence[Sample]) -> list[float | None]:
-    """1 if the last turn's answer is right, 0 if it is wrong, ``None`` if it is undecided."""
-    contracts = []
+    """1 if the last turn's answer is right, 0 if it is wrong, ``None`` if it is ungraded."""
+    answer_formats = []
     for sample in samples:
         try:
-            contracts.append(contract_for(sample.data_source))
-        except UnknownContract:
-            contracts.append(EXACT)
+            answer_formats.append(answer_format_for(sample.data_source))
+        except UnknownAnswerFormat:
+            answer_formats.append(EXACT)
     scores = score_batch(
         [sample.answer_text for sample in samples],
         [sample.gold for sample in samples],
-        contracts,
+        answer_formats,
         questions=[sample.question for sample in samples],
     )
     return [None if entry.correct is None else entry.score for entry in scores]

@@ -7,7 +7,7 @@ class RewardError(Exception):
     """Base of all errors of this package."""
 
 
-class UnknownContract(RewardError, LookupError):
+class UnknownAnswerFormat(RewardError, LookupError):
     """No data set has the name."""
 
 
@@ -24,4 +24,4 @@ class IsolationError(RewardError, RuntimeError):
 
 
 class MissingQuestion(UserWarning):
-    """Answers are compared without the question that their contract needs, so that copies of it are paid."""
+    """Answers are compared without the question that their answer format needs, so that copies of it are paid."""

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 
-from turntree.rewards.contract import Contract
+from turntree.rewards.answer_format import AnswerFormat
 from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation.owner import Owner
 from turntree.rewards.isolation.settings import PoolSettings
@@ -25,7 +25,7 @@ from turntree.rewards.result import Status, Verdict
 VERIFIER_VERSION = "7"
 """Version of the verdicts, part of every cache key; changes whenever a verdict may."""
 
-_Key = tuple[str, str, Answer, Contract, str]
+_Key = tuple[str, str, Answer, AnswerFormat, str]
 
 
 class Judge:
@@ -45,7 +45,7 @@ class Judge:
         self._cache_size = cache_size
         self._lock = threading.Lock()
 
-    def compare(self, gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | Future[Verdict]:
+    def compare(self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | Future[Verdict]:
         """The verdict if it is available at once, else its future.
 
         Args:
@@ -54,18 +54,18 @@ class Judge:
         Raises:
             IsolationError: The judge is closed, or its workers cannot be started.
         """
-        verdict = compare_fast(gold, answer, contract, question)
+        verdict = compare_fast(gold, answer, answer_format, question)
         if verdict is not None:
             return verdict
         if len(gold) > MAX_GOLD:
             return Verdict(correct=None, status=Status.REJECTED_LIMITS)
-        key = (VERIFIER_VERSION, gold, answer, contract, question)
+        key = (VERIFIER_VERSION, gold, answer, answer_format, question)
         with self._lock:
             verdict = self._cache.get(key)
             if verdict is not None:
                 self._cache.move_to_end(key)
                 return verdict
-        future = self._submit(Job(gold, answer, contract, question))
+        future = self._submit(Job(gold, answer, answer_format, question))
         if self._cache_size:
             future.add_done_callback(lambda done: self._remember(key, done))
         return future
@@ -85,7 +85,7 @@ class Judge:
         return len(self._cache)
 
     def close(self) -> None:
-        """End every worker; comparisons under way end undecided. Closing twice does nothing."""
+        """End every worker; comparisons under way end ungraded. Closing twice does nothing."""
         with self._lock:
             owner, self._owner, self._closed = self._own_owner(), None, True
         if owner is not None:

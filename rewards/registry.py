@@ -23,14 +23,14 @@ class RewardFunction(Protocol):
     """Judges one sample."""
 
     def __call__(self, sample: Sample, /) -> float | None:
-        """A value, or ``None`` if undecided."""
+        """A value, or ``None`` if ungraded."""
 
 
 class GroupRewardFunction(Protocol):
     """Judges the samples of one task together."""
 
     def __call__(self, samples: Sequence[Sample], /) -> Sequence[float | None]:
-        """One value a sample, in order; ``None`` if undecided."""
+        """One value a sample, in order; ``None`` if ungraded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

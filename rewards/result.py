@@ -2,7 +2,7 @@
 
 Invariant: ``correct`` is ``False`` only if the answer was judged; if the
 verifier could not decide it is ``None`` and ``status`` states why. Only the gold answer or the infrastructure can make
-a sample undecided: an answer that the verifier understands less than the gold answer is wrong.
+a sample ungraded: an answer that the verifier understands less than the gold answer is wrong.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class Status(StrEnum):
     NO_ANSWER = "no_answer"
     """The text names no answer (an empty box included); this is wrong."""
     UNPARSEABLE = "unparseable"
-    """The answer is not well-formed or cannot be computed (wrong), or the gold answer cannot be read (undecided)."""
+    """The answer is not well-formed or cannot be computed (wrong), or the gold answer cannot be read (ungraded)."""
     TIMEOUT = "timeout"
     """The comparison exceeded its deadline twice: wrong, unless the gold answer alone or the machine is the cause."""
     MEMORY = "memory"
     """The comparison needed more memory than allowed twice: wrong, unless the gold answer alone does."""
     CRASHED = "crashed"
-    """The comparison failed, or its worker died: wrong if the answer caused that every time, else undecided."""
+    """The comparison failed, or its worker died: wrong if the answer caused that every time, else ungraded."""
     REJECTED_LIMITS = "rejected_limits"
-    """The answer exceeds the size limits (wrong), or the gold answer does (undecided)."""
+    """The answer exceeds the size limits (wrong), or the gold answer does (ungraded)."""
     HACK_SUSPECT = "hack_suspect"
     """The text asks for credit without committing to one value: wrong; ``flags`` name the reasons."""
-    UNDECIDED = "undecided"
+    UNGRADED = "ungraded"
     """The gold answer can be read, but its value cannot be computed."""
 
 
@@ -40,7 +40,7 @@ class Verdict:
     """The comparison of one answer with one gold answer."""
 
     correct: bool | None
-    """Right, wrong, or undecided."""
+    """Right, wrong, or ungraded."""
     status: Status = Status.OK
     """How the comparison ended."""
     method: str = ""
@@ -56,9 +56,9 @@ class Score:
     """The score of one text, and how it was determined."""
 
     score: float
-    """1.0 where the answer is right, else 0.0; an undecided answer scores 0.0, so look at ``correct``."""
+    """1.0 where the answer is right, else 0.0; an ungraded answer scores 0.0, so look at ``correct``."""
     correct: bool | None
-    """Right, wrong, or undecided; undecided samples should be left out of an average."""
+    """Right, wrong, or ungraded; ungraded samples should be left out of an average."""
     status: Status
     """How scoring ended."""
     answer: str | None = None

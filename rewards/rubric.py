@@ -2,7 +2,7 @@
 
 Invariant: no sum of shaping rewards outweighs a right answer, whatever the functions return: every part is
 clamped, and a rubric in which a wrong answer with perfect form could beat a right one with the worst form is
-refused. An undecided part is named in the result, never silently taken as zero.
+refused. An ungraded part is named in the result, never silently taken as zero.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class RubricResult:
     """Weighted sum of the clamped parts that were decided."""
     parts: dict[str, float]
     """Clamped value of every decided part, by name."""
-    undecided: tuple[str, ...] = ()
-    """Undecided parts; leave the sample out of an average if one of them judges the answer."""
+    ungraded: tuple[str, ...] = ()
+    """Ungraded parts; leave the sample out of an average if one of them judges the answer."""
 
 
 class Rubric:
@@ -120,16 +120,16 @@ class Rubric:
         return values
 
     def _result(self, values: list[float | None]) -> RubricResult:
-        total, kept, undecided = 0.0, {}, []
+        total, kept, ungraded = 0.0, {}, []
         for part, reward, value in zip(self._parts, self._rewards, values, strict=True):
             if value is None:
-                undecided.append(reward.name)
+                ungraded.append(reward.name)
                 continue
             if not math.isfinite(value):
                 raise RewardDefinitionError(f"reward {reward.name!r} returned {value!r}, not a finite number or None")
             kept[reward.name] = min(max(float(value), part.low), part.high)
             total += part.weight * kept[reward.name]
-        return RubricResult(reward=total, parts=kept, undecided=tuple(undecided))
+        return RubricResult(reward=total, parts=kept, ungraded=tuple(ungraded))
 
 
 def _looked_up(reward: str | Reward) -> Reward:

@@ -22,7 +22,7 @@ class Sample:
     question: str = ""
     """The question asked of the policy; an answer that repeats it is wrong. Empty if it is not known."""
     data_source: str = ""
-    """Data set of the task; selects the contract of the comparison."""
+    """Data set of the task; selects the answer format of the comparison."""
     task_id: str = ""
     """Samples with the same id are attempts at the same task."""
     tool_calls: int = 0

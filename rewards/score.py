@@ -1,6 +1,6 @@
 """Scores of texts.
 
-Invariant: a score depends on the text, the gold answer and the contract alone,
+Invariant: a score depends on the text, the gold answer and the answer format alone,
 in whichever thread, process or order it was computed. Everything beyond
 strings and fractions runs in the worker pool, never in the caller.
 """
@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from time import perf_counter
 from typing import NamedTuple
 
-from turntree.rewards.contract import EXACT, Contract, contract_for
+from turntree.rewards.answer_format import EXACT, AnswerFormat, answer_format_for
 from turntree.rewards.errors import MissingQuestion
 from turntree.rewards.judge import Judge, default_judge
 from turntree.rewards.reading.extract import Answer, Extraction, extract
@@ -36,7 +36,7 @@ class _Begun(NamedTuple):
 def score(
     prediction: str,
     gold: str,
-    contract: Contract | str = EXACT,
+    answer_format: AnswerFormat | str = EXACT,
     *,
     question: str | None = None,
     judge: Judge | None = None,
@@ -46,9 +46,9 @@ def score(
     Args:
         prediction: The policy's own text; never tool output or text of the environment.
         gold: The right answer, plain or LaTeX.
-        contract: Rules of the data set, or the data set's name.
+        answer_format: Rules of the data set, or the data set's name.
         question: The question asked of the policy; with it, an answer that repeats the question is wrong. Where a
-            contract needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
+            answer format needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
         judge: The judge; by default one shared by the whole process.
 
     Returns:
@@ -56,13 +56,13 @@ def score(
         whatever the text holds.
 
     Raises:
-        UnknownContract: ``contract`` names no data set.
+        UnknownAnswerFormat: ``answer_format`` names no data set.
 
     Example:
         >>> score("It is a half.\n#### 0.5", "1/2", question="What is 1 - 1/2?").correct
         True
     """
-    rules = _resolved(contract)
+    rules = _resolved(answer_format)
     if question is None:
         say_missing_question(rules, "question")
     return _finish(_begin(prediction, gold, rules, question or "", judge or default_judge(), {}))
@@ -71,7 +71,7 @@ def score(
 def score_batch(
     predictions: Sequence[str],
     golds: Sequence[str],
-    contract: Contract | str | Sequence[Contract | str] = EXACT,
+    answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
     judge: Judge | None = None,
@@ -81,7 +81,7 @@ def score_batch(
     Args:
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
-        contract: One for all, or one a sample.
+        answer_format: One for all, or one a sample.
         questions: The questions asked of the policy, shape (samples,), as in ``score``; an empty one: there is none.
         judge: The judge; by default one shared by the whole process.
 
@@ -90,36 +90,36 @@ def score_batch(
 
     Raises:
         ValueError: The arguments differ in length.
-        UnknownContract: A contract does not exist.
+        UnknownAnswerFormat: A answer format does not exist.
     """
-    return [_finish(begun) for begun in _begin_all(predictions, golds, contract, questions, judge)]
+    return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, judge)]
 
 
 async def ascore_batch(
     predictions: Sequence[str],
     golds: Sequence[str],
-    contract: Contract | str | Sequence[Contract | str] = EXACT,
+    answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
     judge: Judge | None = None,
 ) -> list[Score]:
     """``score_batch`` for an event loop, which continues while answers are found and compared."""
-    begun = await asyncio.to_thread(_begin_all, predictions, golds, contract, questions, judge)
+    begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, judge)
     pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
     if pending:
         await asyncio.wait(pending)
     return [_finish(entry) for entry in begun]
 
 
-def say_missing_question(rules: Contract, name: str) -> None:
-    """Warn, if a contract needs the question, that it was not given.
+def say_missing_question(rules: AnswerFormat, name: str) -> None:
+    """Warn, if a answer format needs the question, that it was not given.
 
     Args:
         name: What it would be given as.
     """
     if rules.needs_question:
         warnings.warn(
-            f"the contract {rules.name!r} needs the question, which is not given as {name!r}: an answer that copies "
+            f"the answer format {rules.name!r} needs the question, which is not given as {name!r}: an answer that copies "
             "it is paid as if it were worked out",
             MissingQuestion,
             stacklevel=3,
@@ -129,20 +129,20 @@ def say_missing_question(rules: Contract, name: str) -> None:
 def _begin_all(
     predictions: Sequence[str],
     golds: Sequence[str],
-    contract: Contract | str | Sequence[Contract | str],
+    answer_format: AnswerFormat | str | Sequence[AnswerFormat | str],
     questions: Sequence[str] | None,
     judge: Judge | None,
 ) -> list[_Begun]:
     if len(predictions) != len(golds):
         raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
-    if isinstance(contract, Contract | str):
-        distinct = [_resolved(contract)]
-        contracts = distinct * len(golds)
+    if isinstance(answer_format, AnswerFormat | str):
+        distinct = [_resolved(answer_format)]
+        answer_formats = distinct * len(golds)
     else:
-        contracts = [_resolved(one) for one in contract]
-        distinct = list(dict.fromkeys(contracts))
-    if len(contracts) != len(golds):
-        raise ValueError(f"expected one contract, or one a text, got {len(contracts)} for {len(golds)} texts")
+        answer_formats = [_resolved(one) for one in answer_format]
+        distinct = list(dict.fromkeys(answer_formats))
+    if len(answer_formats) != len(golds):
+        raise ValueError(f"expected one answer format, or one a text, got {len(answer_formats)} for {len(golds)} texts")
     if questions is None:
         for rules in distinct:
             say_missing_question(rules, "questions")
@@ -150,18 +150,18 @@ def _begin_all(
     if len(asked) != len(golds):
         raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
     judge = judge or default_judge()
-    compared: dict[Contract, _Known] = {}
+    compared: dict[AnswerFormat, _Known] = {}
     known: _Known = {}
-    last_rules: Contract | None = None
+    last_rules: AnswerFormat | None = None
     begun = []
-    for prediction, gold, rules, question in zip(predictions, golds, contracts, asked, strict=True):
+    for prediction, gold, rules, question in zip(predictions, golds, answer_formats, asked, strict=True):
         if rules is not last_rules:
             known, last_rules = compared.setdefault(rules, {}), rules
         begun.append(_begin(prediction, gold, rules, question, judge, known))
     return begun
 
 
-def _begin(prediction: str, gold: str, rules: Contract, question: str, judge: Judge, known: _Known) -> _Begun:
+def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, judge: Judge, known: _Known) -> _Begun:
     """Find a text's answer and begin its comparison, unless it is ``known``."""
     started = perf_counter()
     extraction = extract(prediction, rules)
@@ -201,5 +201,5 @@ _COMPONENTS = {
 }
 
 
-def _resolved(contract: Contract | str) -> Contract:
-    return contract_for(contract) if isinstance(contract, str) else contract
+def _resolved(answer_format: AnswerFormat | str) -> AnswerFormat:
+    return answer_format_for(answer_format) if isinstance(answer_format, str) else answer_format

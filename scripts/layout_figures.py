@@ -14,7 +14,7 @@ from pathlib import Path
 
 PRODUCT = ("agents", "envs", "rewards", "spec_tree")
 ADAPTERS = ("agents/engines/served", "agents/engines/vllm", "agents/engines/sglang")
-REUSE = ("agents/guesses", "agents/verl/serving", "agents/verl/playing")
+REUSE = ("agents/turn_drafts", "agents/verl/serving", "agents/verl/playing")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -29,9 +29,9 @@ class ForestConfig:
     context_window: int = 8192
     """Last tokens of a turn's context that its drafts use."""
 
-    past: str = ""
+    import_turns: str = ""
     """Turns of other runs to begin with: a file of ``SpecForest.save``, or a folder with such files, as a run's
-    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see ``store.past``."""
+    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see ``store.imported_turns``."""
     vocabulary: int = 0
     """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
     tokenizer: str = ""
@@ -61,8 +61,8 @@ class ForestConfig:
                 raise ValueError(f"ForestConfig.{name} must be from {least} to {_MOST_TOKENS}, got {value}")
         if not isinstance(self.tokenizer, str) or len(self.tokenizer) > _MOST_HASH:
             raise ValueError(f"ForestConfig.tokenizer must be a hash as text, got {self.tokenizer!r:.100}")
-        if not isinstance(self.past, str):
-            raise ValueError(f"ForestConfig.past must be the path of a store or of a folder, got {self.past!r:.100}")
+        if not isinstance(self.import_turns, str):
+            raise ValueError(f"ForestConfig.import_turns must be the path of a store or of a folder, got {self.import_turns!r:.100}")
         if self.threads > MOST_THREADS:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
 

@@ -2,7 +2,7 @@
 
 ``DialogueState`` is the exact token ids up to the policy's next token, hashed,
 with what is known of how the dialogue got there. It is opaque to the store except
-for its ladder: the keys under which earlier turns may be found, nearest first.
+for its backoff_states: the keys under which earlier turns may be found, nearest first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DialogueState:
         """Key the state after ``prompt_ids`` (token ids, shape (prompt,))."""
         return cls(exact=_digest(array("q", prompt_ids).tobytes()), task=task, tools=tools, env=env)
 
-    def ladder(self) -> tuple[int, int, int, int]:
+    def backoff_states(self) -> tuple[int, int, int, int]:
         """Keys under which earlier turns may be found, nearest first: the state itself, the same task and
         tool history, the same task, the environment. None is 0. Without a task the second and third are the
         first; turns without an environment share one."""

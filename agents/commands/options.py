@@ -210,10 +210,10 @@ def named_model(argument: str | None, option: str | None) -> NamedModel:
     return named_models(argument, option)[0]
 
 
-def past_turns(
+def imported_turns(
     store: Path | None, tokenizer: Any, *, engine: EngineName, speculate: bool, base_url: str | None = None
 ) -> str:
-    """``--store`` as ``ForestConfig.past``; ``tokenizer`` is the model's.
+    """``--store`` as ``ForestConfig.import_turns``; ``tokenizer`` is the model's.
 
     Raises:
         UsageError: If nothing here drafts from it, or as ``given_store``.

@@ -35,7 +35,7 @@ def play(
 
     Args:
         ask: Returns the next line of the person; raises ``EOFError`` at the end.
-        show: Called with the speaker and the text.
+        show: Called with the participant and the text.
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)

@@ -15,7 +15,7 @@ RewardOption = Annotated[
     list[str] | None,
     typer.Option("--reward", metavar="NAME[=WEIGHT]", help="A reward; repeatable. Weight 0 is a metric only."),
 ]
-ContractOption = Annotated[
+AnswerFormatOption = Annotated[
     str | None, typer.Option(help="Compare answers of unknown data sets by the rules of this one, e.g. math.")
 ]
 _JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
@@ -24,7 +24,7 @@ _JsonOption = Annotated[bool, typer.Option("--json", help="Print the table as JS
 def score_command(
     file: Annotated[Path, typer.Argument(help="JSON lines with prediction (or turns, messages) and gold.")],
     reward: RewardOption = None,
-    contract: ContractOption = None,
+    answer_format: AnswerFormatOption = None,
     prediction: Annotated[str, typer.Option(help="Field of the policy's text.")] = "prediction",
     gold: Annotated[str, typer.Option(help="Field of the right answer.")] = "gold",
     out: Annotated[Path | None, typer.Option(help="Scored rows; FILE.scored.jsonl without it.")] = None,
@@ -39,12 +39,12 @@ def score_command(
     fields = Fields(prediction=prediction, gold=gold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingQuestion)  # the table has it
-        tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract), fields)
+        tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format), fields)
     rows = {source or "(none)": asdict(tally) for source, tally in tallies.items()}
     _show("data set", rows, target, as_json)
     if missing := sum(tally.without_question for tally in tallies.values()):
         typer.echo(
-            f"{missing} rows have no question, which their contracts need: an answer that copies it counts as right; "
+            f"{missing} rows have no question, which their answer formats need: an answer that copies it counts as right; "
             "give it in the field question",
             err=True,
         )
@@ -53,7 +53,7 @@ def score_command(
 def rescore_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run, or a file of episodes.")],
     reward: RewardOption = None,
-    contract: ContractOption = None,
+    answer_format: AnswerFormatOption = None,
     out: Annotated[Path | None, typer.Option(help="New file; rescored.jsonl beside the old one without it.")] = None,
     as_json: _JsonOption = False,
 ) -> None:
@@ -63,7 +63,7 @@ def rescore_command(
 
     beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
     target = out or beside
-    changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), contract=contract))
+    changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format))
     _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
     if not as_json:
         episodes, compared = (sum(getattr(one, name) for one in changes.values()) for name in ("episodes", "compared"))

@@ -7,7 +7,7 @@ Turns that replay tokens that the policy was trained on (level C) are monitored
 separately: the policy depends on the tokens, so their scores need not stay near
 0, though a fault shows in them as well. Turns with lenience (level D) are biased
 by design and are left out. So are turns requested again with the same seed in
-the same step or the next one, as by an episode that is tried again, or judged
+the same step or the next one, as by an episode that is tried again, or verified again
 after an update: a store that has seen them once drafts them from their own noise.
 """
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 ALARM = 4.0
 """Absolute z-score above which a warning is logged: by chance once in 16,000 steps."""
 _GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "marginal"}
-_MEANS = {
+_EXPLANATIONS = {
     "exact": "rollouts may not follow the policy's distribution",
     "marginal": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
 }
@@ -67,7 +67,7 @@ class Monitors:
         for name, score in scores.items():
             if abs(score) > ALARM:
                 group = name.removeprefix("exactness/").partition("_")[0]
-                logger.warning("%s is %.1f, beyond %g: %s", name, score, ALARM, _MEANS[group])
+                logger.warning("%s is %.1f, beyond %g: %s", name, score, ALARM, _EXPLANATIONS[group])
         return scores
 
     def scores(self) -> dict[str, float]:

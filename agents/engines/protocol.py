@@ -1,7 +1,7 @@
 """The protocol of every engine: token ids in, token ids out.
 
 An engine never sees text. ``state`` names the dialogue state for the drafter;
-an engine without speculation ignores it. A draft is a guess that saves passes and
+an engine without speculation ignores it. A draft is a draft that saves passes and
 changes nothing else.
 """
 
@@ -92,9 +92,9 @@ class TurnRequest:
     state: DialogueState | None = None
     """The dialogue state, by which the store of drafts is keyed; ``None`` keys it by the tokens alone."""
     draft: Sequence[int] = ()
-    """The caller's guess of the turn, verified first, in one pass where it fits. It never changes what is sampled.
+    """The caller's draft of the turn, verified first, in one pass where it fits. It never changes what is sampled.
     With a seed and a turn that was sampled with the same seed this is seeded replay."""
-    ahead_for: int = 0
+    precomputed_for: int = 0
     """The later training step that the turn is precomputed for, 0 for one that is needed now. It uses an idle
     slot, and is aborted with its tokens so far when the slot is needed; with vLLM and SGLang through ``IdleSlots``."""
     reuse: bool = True

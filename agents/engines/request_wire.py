@@ -1,4 +1,4 @@
-"""Entries sent with a request into the processes of an external engine: state, seed and guess.
+"""Entries sent with a request into the processes of an external engine: state, seed and draft.
 
 Each entry is optional and a JSON value, so that an engine in process and its
 server take the same. vLLM has them in ``SamplingParams.extra_args``, or over HTTP in
@@ -22,15 +22,15 @@ from turntree.spec_tree import DialogueState
 logger = logging.getLogger(__name__)
 
 DRAFT = "turntree_draft"
-"""Name of the caller's guess: token ids."""
+"""Name of the caller's draft: token ids."""
 SEED = "turntree_seed"
 """Name of the seed of all noise: an unsigned 64-bit integer, as text, since JSON readers may round it."""
 GIVEN = "turntree_given"
 """Name of the number of tokens at the end of the prompt that are the first ones of the turn."""
 MOST = "turntree_most"
-"""Name of the greatest length of a judged request's turn, in tokens."""
-JUDGED = "turntree_judged"
-"""Name of the mark of a request whose given tokens are a guess: the policy's own are drawn at their positions."""
+"""Name of the greatest length of a verified again request's turn, in tokens."""
+REVERIFIED = "turntree_reverified"
+"""Name of the mark of a request whose given tokens are a draft: the policy's own are drawn at their positions."""
 WORD = 1 << 64
 """Number of possible seeds."""
 _MOST_TOKENS = 1 << 31
@@ -42,15 +42,15 @@ def request_entries(
     seed: int | None = None,
     draft: Sequence[int] = (),
     given: int = 0,
-    judged: bool = False,
+    reverified: bool = False,
 ) -> dict[str, Any]:
     """The entries of one request.
 
     Args:
         seed: Seed of the request's noise; taken modulo 2**64.
-        draft: A guess of the turn, token ids, shape (tokens,).
+        draft: A draft of the turn, token ids, shape (tokens,).
         given: Tokens at the end of the prompt that are the first ones of the turn.
-        judged: Whether these are a guess, at whose positions the policy's own tokens are drawn.
+        reverified: Whether these are a draft, at whose positions the policy's own tokens are drawn.
 
     Example:
         >>> request_entries(seed=-1, draft=(5, 7))
@@ -65,21 +65,21 @@ def request_entries(
         entries[DRAFT] = [int(token) for token in draft]
     if given:
         entries[GIVEN] = given
-    if judged:
-        entries[JUDGED] = True
+    if reverified:
+        entries[REVERIFIED] = True
     return entries
 
 
-def turn_entries(request: TurnRequest, *, given: int, judged: bool = False) -> dict[str, Any]:
-    """The entries of a turn's request; of a judged one the draft stands in the prompt."""
+def turn_entries(request: TurnRequest, *, given: int, reverified: bool = False) -> dict[str, Any]:
+    """The entries of a turn's request; of a verified again one the draft stands in the prompt."""
     entries = request_entries(
         state=request.state,
         seed=request.sampling.seed,
-        draft=() if judged else request.draft,
+        draft=() if reverified else request.draft,
         given=given,
-        judged=judged,
+        reverified=reverified,
     )
-    return entries | ({MOST: request.sampling.max_tokens} if judged else {})  # which its request does not sample
+    return entries | ({MOST: request.sampling.max_tokens} if reverified else {})  # which its request does not sample
 
 
 def flat(entries: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,13 +135,13 @@ def given_of(entries: Mapping[str, Any] | None) -> int:
     return _count(entries, GIVEN)
 
 
-def is_judged(entries: Mapping[str, Any] | None) -> bool:
-    """Whether a request's given tokens, at least one, are a guess to be judged."""
-    return bool((entries or {}).get(JUDGED)) and given_of(entries) > 0
+def is_reverified(entries: Mapping[str, Any] | None) -> bool:
+    """Whether a request's given tokens, at least one, are a draft to be verified again."""
+    return bool((entries or {}).get(REVERIFIED)) and given_of(entries) > 0
 
 
-def judged_most(entries: Mapping[str, Any] | None) -> int:
-    """The greatest length of a judged request's turn; 0 if unreadable."""
+def reverified_most(entries: Mapping[str, Any] | None) -> int:
+    """The greatest length of a verified again request's turn; 0 if unreadable."""
     return _count(entries, MOST)
 
 
@@ -158,7 +158,7 @@ def _count(entries: Mapping[str, Any] | None, name: str) -> int:
 
 
 def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
-    """The guess of a request; empty if it has none; ``flat`` entries are read as well.
+    """The draft of a request; empty if it has none; ``flat`` entries are read as well.
 
     Raises:
         ValueError: If the entry is not a list of token ids.
@@ -167,10 +167,10 @@ def draft_of(entries: Mapping[str, Any] | None) -> list[int]:
     return [int(token) for token in (json.loads(value) if isinstance(value, str) else value)]
 
 
-def guess_of(entries: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
-    """The guess of a request up to the first token that is not of a vocabulary of so many; empty if it cannot be read.
+def turn_draft_of(entries: Mapping[str, Any] | None, vocabulary: int) -> list[int]:
+    """The draft of a request up to the first token that is not of a vocabulary of so many; empty if it cannot be read.
 
-    >>> guess_of({"turntree_draft": "[4, 5, 99, 6]"}, 10), guess_of({"turntree_draft": "[1e999]"}, 10)
+    >>> turn_draft_of({"turntree_draft": "[4, 5, 99, 6]"}, 10), turn_draft_of({"turntree_draft": "[1e999]"}, 10)
     ([4, 5], [])
     """
     try:

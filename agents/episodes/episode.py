@@ -2,7 +2,7 @@
 
 Invariant: the prompt of turn ``i + 1`` begins with the prompt of turn ``i``
 followed by its response, so an episode is one token sequence with a mask; where
-an environment shortens the dialogue, each stretch between two such places is one.
+an environment shortens the dialogue, each segment between two such places is one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Turn:
     parse_error: str = ""
     """Why a tool call in the text could not be parsed; empty if there is none."""
     shortened: bool = False
-    """Whether the environment has shortened the dialogue before this turn (``Env.compact``): a stretch begins."""
+    """Whether the environment has shortened the dialogue before this turn (``Env.compact``): a segment begins."""
 
     @property
     def text_only(self) -> bool:
@@ -83,7 +83,7 @@ class Episode:
     """The failure in one line; empty unless ``stop_reason`` is ``FAILURE``."""
     failure_kind: FailureKind | None = None
     """The part that failed; ``None`` without a failure, or where it is not known."""
-    undecided: tuple[str, ...] = ()
+    ungraded: tuple[str, ...] = ()
     """Names of rewards that could not judge the answer; if there are any, the episode's reward is meaningless."""
     others: tuple[Episode, ...] = ()
     """Further dialogues of a program, such as a sub-agent's; they have the outcome of this one."""
@@ -91,7 +91,7 @@ class Episode:
     """Of such a dialogue: its first turns that an earlier one of the program has as well, and that are its turns."""
 
     @property
-    def stretches(self) -> tuple[tuple[Turn, ...], ...]:
+    def segments(self) -> tuple[tuple[Turn, ...], ...]:
         """The turns between the places where the dialogue was shortened: one token sequence each, every turn in one."""
         starts = [0, *(number for number, turn in enumerate(self.turns) if turn.shortened and number)]
         ends = [*starts[1:], len(self.turns)]
@@ -105,4 +105,4 @@ class Episode:
     @property
     def masked(self) -> bool:
         """Whether a trainer must leave this episode out, as its outcome is no verdict on the policy."""
-        return self.stop_reason is StopReason.FAILURE or bool(self.undecided)
+        return self.stop_reason is StopReason.FAILURE or bool(self.ungraded)

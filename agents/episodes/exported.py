@@ -164,7 +164,7 @@ def token_rows(episode: Episode) -> list[Row]:
     """
     rows = []
     ends = 0
-    for number, turns in enumerate(episode.stretches):
+    for number, turns in enumerate(episode.segments):
         view = TokenView.of(replace(episode, turns=turns))
         mask = list(view.mask)
         shared = min(max(0, episode.shared_turns - ends), len(turns))

@@ -22,7 +22,7 @@ def failure_kind(episode: Episode) -> FailureKind | None:
     """
     if episode.stop_reason is StopReason.FAILURE:
         return episode.failure_kind or FailureKind.ENVIRONMENT
-    return FailureKind.REWARD if episode.undecided else None
+    return FailureKind.REWARD if episode.ungraded else None
 
 
 def count_failures(episodes: Iterable[Episode]) -> Counter[FailureKind]:

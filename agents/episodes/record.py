@@ -53,7 +53,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
         "rewards": dict(episode.rewards),
         "failure": episode.failure,
         "failure_kind": str(episode.failure_kind or ""),
-        "undecided": list(episode.undecided),
+        "ungraded": list(episode.ungraded),
         **({"others": [episode_to_dict(other) for other in episode.others]} if episode.others else {}),
         **({"shared_turns": episode.shared_turns} if episode.shared_turns else {}),
     }
@@ -81,7 +81,7 @@ def episode_from_dict(row: Mapping[str, Any]) -> Episode:
             rewards=dict(row["rewards"]),
             failure=row["failure"],
             failure_kind=FailureKind(kind) if (kind := row.get("failure_kind")) else None,
-            undecided=tuple(row.get("undecided", ())),
+            ungraded=tuple(row.get("ungraded", ())),
             others=tuple(map(episode_from_dict, row.get("others", ()))),
             shared_turns=row.get("shared_turns", 0),
         )

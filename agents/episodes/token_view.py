@@ -37,8 +37,8 @@ class TokenView:
 
     @classmethod
     def of_each(cls, episode: Episode) -> tuple[TokenView, ...]:
-        """The views of the episode's stretches; of an episode whose dialogue was not shortened, the one of ``of``."""
-        return tuple(cls.of(replace(episode, turns=turns)) for turns in episode.stretches)
+        """The views of the episode's segments; of an episode whose dialogue was not shortened, the one of ``of``."""
+        return tuple(cls.of(replace(episode, turns=turns)) for turns in episode.segments)
 
     @classmethod
     def of(cls, episode: Episode) -> TokenView:

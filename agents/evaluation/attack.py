@@ -77,8 +77,8 @@ def _print(report: Attack, findings: Mapping[str, str]) -> None:
     lines = [f"saying nothing earns: {earned}"]
     if report.tasks and all(row.policy != "a solution" for row in report.rows):
         lines.append("no right answer is known: `answer` is paid in no known form, and the class has no solution()")
-    if report.undecided:
-        lines.append(f"left out, for they have no verdict on a wrong answer: {_some(report.undecided)}")
+    if report.ungraded:
+        lines.append(f"left out, for they have no verdict on a wrong answer: {_some(report.ungraded)}")
     for line in (*lines, *(f"{policy}: {what}" for policy, what in findings.items())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -36,7 +36,7 @@ class Spent:
     """Sum over requests of the passes in which they sampled."""
     seconds: float
     """Wall time of the loop, environments included."""
-    drafter_seconds: float | None
+    drafting_seconds: float | None
     """Seconds of it in the drafter; ``None`` without one."""
     passes: int | None
     """Forward passes of the engine, as the drafter counts them; ``None`` without one."""
@@ -54,7 +54,7 @@ class Spent:
     @property
     def drafter_ms(self) -> float | None:
         """Milliseconds of the drafter per pass."""
-        return 1000 * self.drafter_seconds / self.passes if self.drafter_seconds is not None and self.passes else None
+        return 1000 * self.drafting_seconds / self.passes if self.drafting_seconds is not None and self.passes else None
 
     def __add__(self, other: Spent) -> Spent:
         def both(one: Any, two: Any) -> Any:
@@ -64,7 +64,7 @@ class Spent:
             tokens=self.tokens + other.tokens,
             verify_steps=self.verify_steps + other.verify_steps,
             seconds=self.seconds + other.seconds,
-            drafter_seconds=both(self.drafter_seconds, other.drafter_seconds),
+            drafting_seconds=both(self.drafting_seconds, other.drafting_seconds),
             passes=both(self.passes, other.passes),
         )
 
@@ -153,7 +153,7 @@ async def _measured(
         tokens=sum(len(turn.token_ids) for turn in turns),
         verify_steps=sum(turn.draft.verify_steps for turn in turns),
         seconds=seconds,
-        drafter_seconds=None if before is None or after is None else after.seconds - before.seconds,
+        drafting_seconds=None if before is None or after is None else after.seconds - before.seconds,
         passes=None if before is None or after is None else after.passes - before.passes,
     )
     return spent, episodes

@@ -15,7 +15,7 @@ from turntree.agents.episodes.record import read_records
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.paired import Pair, Paired, compare_pairs
 
-_SCORING = ("reward", "contract")
+_SCORING = ("reward", "answer_format")
 """Settings that decide what a reward means."""
 _UNTOLD = ("name", "count", "samples", "checkpoint")
 """Settings whose difference changes no comparison, or shows in the number of pairs."""

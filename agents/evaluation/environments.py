@@ -44,7 +44,7 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
     """A function that creates an environment.
 
     Args:
-        arguments: Plain values by name; ``limits`` and a ``customer``, a language model's part, are mappings.
+        arguments: Plain values by name; ``limits`` and a ``simulated_user``, a language model's part, are mappings.
 
     Raises:
         UsageError: If its module is not found, or it does not take the arguments.

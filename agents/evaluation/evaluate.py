@@ -178,7 +178,7 @@ def wilson_interval(successes: int, trials: int) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Sums over episodes; all but ``failures``, ``undecided`` and ``stop_reasons`` leave masked episodes
+    """Sums over episodes; all but ``failures``, ``ungraded`` and ``stop_reasons`` leave masked episodes
     out."""
 
     scored: int
@@ -187,7 +187,7 @@ class Evaluation:
     """Scored episodes that are right."""
     failures: int
     """Episodes that ended in a failure; masked."""
-    undecided: int
+    ungraded: int
     """Episodes whose answer could not be judged; masked."""
     reward: float
     """Sum of the rewards."""
@@ -217,7 +217,7 @@ class Evaluation:
             scored=len(scored),
             solved=sum(map(solved, scored)),
             failures=sum(episode.stop_reason is StopReason.FAILURE for episode in episodes),
-            undecided=sum(bool(episode.undecided) for episode in episodes),
+            ungraded=sum(bool(episode.ungraded) for episode in episodes),
             reward=sum(episode.reward for episode in scored),
             turns=len(turns),
             tokens=sum(len(turn.completion.token_ids) for turn in turns),

@@ -1,7 +1,7 @@
 """Two policies on the same tasks with the same noise: the difference, its interval, and what changed.
 
 A turn's noise is a function of its seed, and the seed of task, sample and turn: both policies get the same, so that
-they differ only where a token's decision does. The turns of the first one are guesses of the second one's: a guess
+they differ only where a token's decision does. The turns of the first one are drafts of the second one's: a draft
 saves passes and changes no token.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from turntree.agents.engines.protocol import TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.evaluate import Estimate, Evaluation, sampling_seed
-from turntree.agents.guesses.source import Guess, Source
+from turntree.agents.turn_drafts.source import TurnDraft, Source
 from turntree.spec_tree.rules.level import Level
 
 _QUANTILE = 0.975
@@ -26,7 +26,7 @@ _FEW = {1: 12.7062, 2: 4.3027, 3: 3.1824}
 
 
 class OtherPolicy(Source):
-    """The turns of another policy, by their seeds: guesses of the turns that are drawn with the same noise.
+    """The turns of another policy, by their seeds: drafts of the turns that are drawn with the same noise.
 
     Args:
         turns: Token ids of a turn by its seed.
@@ -35,15 +35,15 @@ class OtherPolicy(Source):
     def __init__(self, turns: Mapping[int, Sequence[int]]) -> None:
         self._turns = turns
 
-    def guess(self, request: TurnRequest) -> Guess | None:
+    def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
         """The other policy's turn; the tokens sampled are those without it."""
         seed = request.sampling.seed
         if seed is None or (turn := self._turns.get(seed)) is None:
             return None
-        return Guess(source=self, tokens=turn, level=Level.B, seed=seed)
+        return TurnDraft(source=self, tokens=turn, level=Level.B, seed=seed)
 
 
-def guesses_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict[int, tuple[int, ...]]:
+def turn_drafts_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict[int, tuple[int, ...]]:
     """The turns of an evaluation by their seeds.
 
     Args:

@@ -18,7 +18,7 @@ from turntree.agents.evaluation.file import EvalFile
 from turntree.agents.evaluation.paired import OtherPolicy
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.evaluation.table import EvalResult
-from turntree.agents.guesses.pipeline import GuessedTurns
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.agents.loop.renderer import Renderer
 from turntree.envs.limits import Limits
 
@@ -135,7 +135,7 @@ async def play(
     playing: Playing,
     *,
     file: EvalFile | None = None,
-    guesses: Mapping[int, Sequence[int]] | None = None,
+    turn_drafts: Mapping[int, Sequence[int]] | None = None,
     on_episode: Callable[[int], None] | None = None,
 ) -> EvalResult:
     """Play the remaining episodes.
@@ -143,13 +143,13 @@ async def play(
     Args:
         engine: Samples the turns; a chat server returns them as text.
         renderer: Renderer of the engine's model; ``None`` for a chat server.
-        guesses: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.
+        turn_drafts: Turns by their seeds that draft those with the same seeds; see ``OtherPolicy``.
         file: File of the episodes, which is closed at the end; ``None`` writes none.
         on_episode: Called with the number of finished episodes, at the beginning and after each.
     """
     task = planned.task
-    if guesses is not None and not isinstance(engine, ChatServer):
-        engine = GuessedTurns(engine, [OtherPolicy(guesses)])
+    if turn_drafts is not None and not isinstance(engine, ChatServer):
+        engine = DraftedTurns(engine, [OtherPolicy(turn_drafts)])
     done = {} if file is None else file.done
     there = sum(index < planned.count and sample < task.samples for index, sample in done)
 

@@ -61,7 +61,7 @@ def figures(result: EvalResult) -> dict[str, Any]:
         "solved": sums.solved,
         "scored": sums.scored,
         "failures": sums.failures,
-        "undecided": sums.undecided,
+        "ungraded": sums.ungraded,
         "program errors": sum(bool(program_error(episode)) for episode in result.episodes),
         "reward per episode": sums.per_episode(sums.reward),
         "turns per episode": sums.per_episode(sums.turns),
@@ -103,7 +103,7 @@ def rows(result: EvalResult) -> dict[str, str]:
         **tokens,
         **({"programs without an answer": str(errors)} if (errors := shown["program errors"]) else {}),
         "failures (left out)": str(shown["failures"]),
-        "undecided (left out)": str(shown["undecided"]),
+        "ungraded (left out)": str(shown["ungraded"]),
         "ended by": ", ".join(f"{reason} {count}" for reason, count in shown["ended by"].items()),
         "seconds": f"{shown['seconds']:.1f}",
     }
@@ -129,7 +129,7 @@ def summary(results: Sequence[EvalResult]) -> list[list[str]]:
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
         tokens = row["tokens per episode"]
         cells += [f"{row['reward per episode']:.3f}", "not known" if tokens is None else f"{tokens:.1f}"]
-        table.append([*cells, str(row["failures"] + row["undecided"])])
+        table.append([*cells, str(row["failures"] + row["ungraded"])])
     return table
 
 

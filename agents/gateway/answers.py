@@ -11,7 +11,7 @@ from typing import Any
 from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.gateway.tool_calls import call_arguments
 from turntree.agents.gateway.turns import SampledTurn
-from turntree.agents.loop.fitting import nine_letters
+from turntree.agents.loop.template_messages import nine_letters
 from turntree.agents.viewer.token_bytes import token_bytes
 from turntree.envs.message import ToolCall
 

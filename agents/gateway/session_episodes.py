@@ -1,7 +1,7 @@
 """A session as episodes: one for each dialogue that nobody went on with, in the ordinary record.
 
 Invariant: an episode is one token sequence with a mask, as one of ``rollout``. Dialogues of a session that share their
-first turns say with which other one and how many; a session without a verdict is undecided, never a reward of 0.
+first turns say with which other one and how many; a session without a verdict is ungraded, never a reward of 0.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
         stop_reason=StopReason.FAILURE if session.failure else stop_reason,
         failure=session.failure,
         failure_kind=FailureKind.ENGINE if session.failure else None,
-        undecided=() if session.failure else (UNSCORED,),
+        ungraded=() if session.failure else (UNSCORED,),
     )
 
 
@@ -105,7 +105,7 @@ def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Epi
     if episode.stop_reason is StopReason.FAILURE:
         return episode
     turns = (*episode.turns[:-1], replace(episode.turns[-1], reward=reward))
-    return replace(episode, turns=turns, rewards=dict(parts), undecided=())
+    return replace(episode, turns=turns, rewards=dict(parts), ungraded=())
 
 
 class SessionRecord:

@@ -39,7 +39,7 @@ class RewardRequest(Strict):
     parts: dict[str, Figure] = Field(default_factory=dict, max_length=64)
     by: dict[str, Figure] | None = Field(default=None, min_length=1, max_length=64)
     answer: str = ""
-    contract: str | None = None
+    answer_format: str | None = None
     failure: str | None = Field(default=None, min_length=1, max_length=2000)
 
 
@@ -122,14 +122,14 @@ class SessionPaths:
 
     def _episodes(self, session: Session, body: RewardRequest) -> list[Episode]:
         episodes = [
-            episode_of(one, self._renderer.turn_text, answer=body.answer, data_source=body.contract or "")
+            episode_of(one, self._renderer.turn_text, answer=body.answer, data_source=body.answer_format or "")
             for one in dialogues(session)
         ]
         if body.failure is None:
             return episodes
         why, kind = " ".join(body.failure.split()), FailureKind.ENVIRONMENT
         return [
-            replace(episode, stop_reason=StopReason.FAILURE, failure=why, failure_kind=kind, undecided=())
+            replace(episode, stop_reason=StopReason.FAILURE, failure=why, failure_kind=kind, ungraded=())
             for episode in episodes
         ]
 
@@ -151,10 +151,10 @@ class SessionPaths:
 def _scorer(body: RewardRequest) -> Scorer | None:
     if body.by is None:
         return None
-    if ANSWER in body.by and body.contract is None:
-        raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="contract")
+    if ANSWER in body.by and body.answer_format is None:
+        raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="answer_format")
     try:
-        return Scorer(body.by, contract=body.contract, imports=False)
+        return Scorer(body.by, answer_format=body.answer_format, imports=False)
     except RewardError as error:
         raise ApiError(400, str(error), param="by", code="invalid_value") from error
 

@@ -17,7 +17,7 @@ from turntree.agents.harness.program import CallableProgram, CommandProgram, Pro
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.scorer import ANSWER, Scorer
 from turntree.envs import Env, Limits, Message, Reply, Task, make
-from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.errors import UngradedAnswer
 from turntree.envs.message import Role
 from turntree.rewards import Sample
 
@@ -44,7 +44,7 @@ class HarnessEnv(Env):
         seconds: float = 600.0,
         model: str = "policy",
         rewards: Mapping[str, Any] | None = None,
-        contract: str | None = None,
+        answer_format: str | None = None,
         **kwargs: Any,
     ) -> None:
         """Choose the program and its tasks.
@@ -58,7 +58,7 @@ class HarnessEnv(Env):
             seconds: Time after which a program counts as broken: it is ended, and the episode is a failure.
             model: The name by which the program asks for the policy.
             rewards: Rewards by name that judge the final answer, as ``Scorer`` takes them; ``None``: ``env`` does.
-            contract: Data set whose rules compare answers where ``env``'s tasks have none, for ``rewards``.
+            answer_format: Data set whose rules compare answers where ``env``'s tasks have none, for ``rewards``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -76,7 +76,7 @@ class HarnessEnv(Env):
         self.seconds = seconds
         self.model = model
         self._tasks = make(env, **dict(env_kwargs or {}))
-        self._scorer = None if rewards is None else Scorer(rewards, contract=contract)
+        self._scorer = None if rewards is None else Scorer(rewards, answer_format=answer_format)
         self.num_tasks = self._tasks.num_tasks
 
     def task(self, index: int) -> Task:
@@ -93,7 +93,7 @@ class HarnessEnv(Env):
 
         Raises:
             RuntimeError: If the other environment failed.
-            UndecidedAnswer: If the rewards could not judge it.
+            UngradedAnswer: If the rewards could not judge it.
         """
         if self._scorer is None:
             _, reward, _, _, info = self._tasks.step(message.content)
@@ -111,7 +111,7 @@ class HarnessEnv(Env):
         )
         (scored,) = self._scorer.score([sample])
         if scored.reward is None:
-            raise UndecidedAnswer(f"{', '.join(scored.undecided)} could not judge the answer to {task.id}")
+            raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not judge the answer to {task.id}")
         right = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
         return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **right})
 

@@ -146,7 +146,7 @@ class ProgramPlay(EpisodeDriver):
                     stop_reason=StopReason.DONE,
                     failure="",
                     failure_kind=None,
-                    undecided=(),
+                    ungraded=(),
                     shared_turns=shared,
                 )
             )

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from turntree.agents.errors import RenderError
-from turntree.agents.loop import fitting
-from turntree.agents.loop.quoted import Marks, pieces
+from turntree.agents.loop import template_messages
+from turntree.agents.loop.escaping import Marks, pieces
 from turntree.envs.data.json_files import HALF, read_json
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers import FORMATS, OfferedTool, get_parser
@@ -122,7 +122,7 @@ class ChatTemplate:
                 given = [{**bare[0], "tool_call_id": _USUAL_ID}]
                 answers = [given] if needed else [bare, given]
                 try:
-                    shown = [render(fitting.with_ids(one, needed=needed, nine=nine)) for one in answers]
+                    shown = [render(template_messages.with_ids(one, needed=needed, nine=nine)) for one in answers]
                 except RenderError:
                     continue
                 if all(_HEARD in one for one in shown):
@@ -144,7 +144,7 @@ class ChatTemplate:
         """Whether it takes a call's arguments as text alone."""
         call = {"type": "function", "id": "call00000", "function": {"name": "tool", "arguments": {"x": 1}}}
         dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        return not self._shows(dialogue) and self._shows(fitting.arguments_as_text(dialogue))
+        return not self._shows(dialogue) and self._shows(template_messages.arguments_as_text(dialogue))
 
     @functools.cached_property
     def renders_tools(self) -> bool:
@@ -174,7 +174,7 @@ class ChatTemplate:
         calls = [{"type": "function", "id": number, "function": function}]
         dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
         if self.text_arguments:
-            dialogue = fitting.arguments_as_text(dialogue)
+            dialogue = template_messages.arguments_as_text(dialogue)
         try:
             whole, before = self.render(dialogue), self.render([ASKED], generation_prompt=True)
         except RenderError:
@@ -313,7 +313,7 @@ class ChatTemplate:
             RenderError: If the template refuses the messages.
         """
 
-        def render(dialogue: fitting.Messages) -> str:
+        def render(dialogue: template_messages.Messages) -> str:
             return self.render(dialogue, tools=list(tools) or None, generation_prompt=True)
 
         return self._fitted(render, messages, first=True)
@@ -325,42 +325,42 @@ class ChatTemplate:
             RenderError: If the template refuses the messages.
         """
 
-        def render(dialogue: fitting.Messages) -> str:
+        def render(dialogue: template_messages.Messages) -> str:
             called = self.tool_role is ToolRole.CALLED and any(one["role"] == "tool" for one in dialogue)
             return (self._after_call if called else self._after_dummy)(dialogue, generation_prompt=generation_prompt)
 
         return self._fitted(render, messages, first=False)
 
     def _fitted(
-        self, render: Callable[[fitting.Messages], str], messages: Sequence[dict[str, Any]], *, first: bool
+        self, render: Callable[[template_messages.Messages], str], messages: Sequence[dict[str, Any]], *, first: bool
     ) -> str:
         given = self._with_roles(list(messages), first=first)
         has_tools = any(one["role"] == "tool" or one.get("tool_calls") for one in given)
         if not has_tools:
             return render(given)
         if self.tool_role is not ToolRole.AS_USER:
-            fitted = fitting.with_ids(given, needed=self._tool[1], nine=self._tool[2])
+            fitted = template_messages.with_ids(given, needed=self._tool[1], nine=self._tool[2])
             if self.text_arguments:
-                fitted = fitting.arguments_as_text(fitted)
+                fitted = template_messages.arguments_as_text(fitted)
             try:
                 return render(fitted)
             except RenderError as error:
                 self.say("the chat template refuses some messages of tools; they go in as user messages", error)
         else:
             self.say("the chat template knows no tool role; tool answers go in as user messages")
-        return render(self._with_roles(fitting.tools_as_user(fitting.calls_as_text(given)), first=first))
+        return render(self._with_roles(template_messages.tools_as_user(template_messages.calls_as_text(given)), first=first))
 
-    def _with_roles(self, messages: fitting.Messages, *, first: bool) -> fitting.Messages:
+    def _with_roles(self, messages: template_messages.Messages, *, first: bool) -> template_messages.Messages:
         """The messages without those of roles that the template does not have where they stand."""
         roles = [one["role"] for one in messages]
         later = "system" in roles[1:] or ("system" in roles and not first)
         if "system" in roles and not (self.system if first and not later else self.later_system):
             if not self.system:
                 self.say("the chat template knows no system role; its text leads the first user message")
-            messages = fitting.system_as_user(messages, first=first and self.system)
+            messages = template_messages.system_as_user(messages, first=first and self.system)
         pairs = itertools.pairwise(messages)
         if any(one["role"] == two["role"] == "user" for one, two in pairs) and not self.user_after_user:
-            messages = fitting.joined(messages)
+            messages = template_messages.joined(messages)
         return messages
 
     def say(self, what: str, error: RenderError | None = None) -> None:
@@ -415,7 +415,7 @@ class ChatTemplate:
         ]
         dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": SAID, "tool_calls": calls}]
         if self.text_arguments:
-            dialogue = fitting.arguments_as_text(dialogue)
+            dialogue = template_messages.arguments_as_text(dialogue)
         return dialogue, self.render(dialogue)
 
     def render(

@@ -1,4 +1,4 @@
-"""The arguments of an environment from plain values: checked by name and kind, ``limits`` and ``customer`` made of
+"""The arguments of an environment from plain values: checked by name and kind, ``limits`` and ``simulated_user`` made of
 mappings.
 
 Nothing is created for a check: an environment may read a data set.
@@ -15,8 +15,8 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 from turntree.agents.episodes.hints import misfit_by_name, read_settings
-from turntree.agents.loop.engine_customer import EngineCustomer
-from turntree.agents.loop.speakers import SpeakerSettings, opened_speaker
+from turntree.agents.loop.engine_user import EngineSimulatedUser
+from turntree.agents.loop.participants import ParticipantSettings, opened_participant
 from turntree.envs import Limits
 from turntree.envs.nearest import nearest_hint
 from turntree.envs.registry import find_creator
@@ -35,7 +35,7 @@ def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         if name not in kinds and not any_name:
             raise ValueError(f"unknown argument {name!r}; {nearest_hint(name, sorted(kinds), 'it takes')}")
-        if name not in ("limits", "customer") and (problem := misfit_by_name(value, kinds.get(name, ""))):
+        if name not in ("limits", "simulated_user") and (problem := misfit_by_name(value, kinds.get(name, ""))):
             raise ValueError(f"{name}: {problem}")
     _limits(settings)
     _customer(settings)
@@ -48,8 +48,8 @@ def made_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: If a key of these is unknown or a value wrong.
     """
     described = _customer(settings)
-    customer = {} if described is None else {"customer": opened(described)}
-    return {**settings, **_limits(settings), **customer}
+    simulated_user = {} if described is None else {"simulated_user": opened(described)}
+    return {**settings, **_limits(settings), **simulated_user}
 
 
 def _limits(settings: Mapping[str, Any]) -> dict[str, Limits]:
@@ -61,12 +61,12 @@ def _limits(settings: Mapping[str, Any]) -> dict[str, Limits]:
     return {"limits": read_settings(Limits, given or {}, "limits")}
 
 
-def _customer(settings: Mapping[str, Any]) -> SpeakerSettings | None:
-    """What ``customer`` describes; ``None`` if it is no mapping."""
-    described = settings.get("customer")
+def _customer(settings: Mapping[str, Any]) -> ParticipantSettings | None:
+    """What ``simulated_user`` describes; ``None`` if it is no mapping."""
+    described = settings.get("simulated_user")
     if isinstance(described, str | int | float | list):
-        raise ValueError(f'customer: expected keys with values, such as {{"base_url": "URL"}}, got {described!r:.60}')
-    return read_settings(SpeakerSettings, described, "customer") if isinstance(described, Mapping) else None
+        raise ValueError(f'simulated_user: expected keys with values, such as {{"base_url": "URL"}}, got {described!r:.60}')
+    return read_settings(ParticipantSettings, described, "simulated_user") if isinstance(described, Mapping) else None
 
 
 def _parameters(env_id: str) -> tuple[dict[str, str], bool]:
@@ -94,12 +94,12 @@ def _text(annotation: Any) -> str:
 
 
 @functools.cache
-def opened(settings: SpeakerSettings) -> EngineCustomer:
+def opened(settings: ParticipantSettings) -> EngineSimulatedUser:
     """The customer, its engine started; one for each process and settings, closed with the process.
 
     Raises:
         ServerRefused: If its server does not answer.
         MissingExtra: If the engine's packages are not installed.
     """
-    speaker, thread = opened_speaker(settings)
-    return EngineCustomer(speaker, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds)
+    participant, thread = opened_participant(settings)
+    return EngineSimulatedUser(participant, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds)

@@ -183,7 +183,7 @@ class EpisodeDriver:
     @property
     def _on_loop(self) -> bool:
         """Whether the environment runs in the event loop."""
-        return self.executor is None and bool(getattr(self.env.unwrapped, "quick", False))
+        return self.executor is None and bool(getattr(self.env.unwrapped, "step_inline", False))
 
 
 @functools.cache

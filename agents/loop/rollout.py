@@ -15,8 +15,8 @@ from turntree.agents.engines.protocol import Completion, Engine, FinishReason, S
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
-from turntree.agents.loop.calls_ahead import CallsAhead, EarlyCalls
-from turntree.agents.loop.early_answers import EarlyAnswers
+from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead, SpeculativeCalls
+from turntree.agents.loop.speculative_answers import SpeculativeAnswers
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -59,7 +59,7 @@ async def rollout(
     sampling: Sampling | None = None,
     executor: Executor | None = None,
     stored: StoredEpisodes | None = None,
-    calls_ahead: CallsAhead | None = None,
+    tool_calls_ahead: ToolCallsAhead | None = None,
 ) -> Episode:
     """Play one episode.
 
@@ -77,24 +77,24 @@ async def rollout(
             (else from ``seed``) and the turn's number: samples of one task differ only if one of the two
             does. Without either the noise is fresh.
         executor: Where ``env.reset`` and ``env.step`` run; ``None`` runs them in the event loop if the
-            environment declares itself ``quick``, and in threads of the process otherwise.
+            environment declares itself ``step_inline``, and in threads of the process otherwise.
         stored: Earlier episodes of environments made with the same arguments: while this one goes as one of them
             went, its later tool calls are made at once, in forks of a ``forkable`` environment
-            (``EarlyAnswers``), and this one is added. What an episode is answered does not depend on it.
-        calls_ahead: Of the calls of ``stored`` makes only those that are probable enough, in forks or by pure tools
-            (``loop.calls_ahead``), and counts them. What an episode is answered does not depend on it either.
+            (``SpeculativeAnswers``), and this one is added. What an episode is answered does not depend on it.
+        tool_calls_ahead: Of the calls of ``stored`` makes only those that are probable enough, in forks or by pure tools
+            (``loop.tool_calls_ahead``), and counts them. What an episode is answered does not depend on it either.
 
     Returns:
         The episode. If the environment or the engine raised, its ``stop_reason`` is ``FAILURE``, ``failure``
         states the error, and the turns before it are kept.
 
     Raises:
-        ValueError: If both ``task`` and ``index`` are given, or ``calls_ahead`` without ``stored``.
+        ValueError: If both ``task`` and ``index`` are given, or ``tool_calls_ahead`` without ``stored``.
     """
     if task is not None and index is not None:
         raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
-    if calls_ahead is not None and stored is None:
-        raise ValueError("calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too")
+    if tool_calls_ahead is not None and stored is None:
+        raise ValueError("tool_calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too")
     if isinstance(own := env.unwrapped, PlaysItself):
         return await own.play_episode(
             engine,
@@ -115,7 +115,7 @@ async def rollout(
         sampling=sampling or Sampling(),
         executor=executor,
         stored=stored,
-        calls_ahead=calls_ahead,
+        tool_calls_ahead=tool_calls_ahead,
     )
     return await play.to_end(play.run(index))
 
@@ -129,15 +129,15 @@ class _Play(EpisodeDriver):
     limits: Limits
     sampling: Sampling
     stored: StoredEpisodes | None
-    calls_ahead: CallsAhead | None
+    tool_calls_ahead: ToolCallsAhead | None
 
     async def run(self, index: int | None) -> StopReason:
         follow_template(self.env, self.renderer)
         info = await self.begin(index)
         prompt = opening(self.env, self.renderer, info["messages"], info["tools"])
         key = (self.env_id, self.task_id, self.seed, self.limits)
-        calls = EarlyCalls(self.calls_ahead, self.env, self.submit, self.off_loop)
-        answers = EarlyAnswers(self.stored, key, self.env, self.ask_env, calls)
+        calls = SpeculativeCalls(self.tool_calls_ahead, self.env, self.submit, self.off_loop)
+        answers = SpeculativeAnswers(self.stored, key, self.env, self.ask_env, calls)
         try:
             answers.begin()
             stop_reason = await self.turns_from(prompt, answers, info["tools"])
@@ -147,7 +147,7 @@ class _Play(EpisodeDriver):
             answers.store()
         return stop_reason
 
-    async def turns_from(self, prompt: tuple[int, ...], answers: EarlyAnswers, tools: list[Any]) -> StopReason:
+    async def turns_from(self, prompt: tuple[int, ...], answers: SpeculativeAnswers, tools: list[Any]) -> StopReason:
         first, shortened = len(prompt), False
         while (room := self.room(first, len(prompt))) > 0:
             completion = await self.sample(prompt, room)

@@ -1,6 +1,6 @@
 """Turns that an update of the weights interrupts, requested again until they are whole.
 
-An aborted turn comes back with the tokens that it has. They are the guess of the same
+An aborted turn comes back with the tokens that it has. They are the draft of the same
 request: the new policy draws a token at each of their positions with the turn's own
 noise, keeps them up to the first that it would not have drawn, and goes on from there.
 Since a token is a function of the distribution and of (seed, position), the finished turn
@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
-from turntree.agents.engines.judged import shared
+from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest, derive_seed
 from turntree.agents.engines.splice import join
 from turntree.agents.resuming.lost_turns import LostTurns
@@ -77,7 +77,7 @@ class InterruptedTurns:
     async def _judge(self, request: TurnRequest, before: Completion) -> Completion:
         if request.sampling.seed is None or not before.token_ids:
             return await self._engine.generate(request)
-        turn = await judge(self._engine, request, before.token_ids, self._counts, trained=self._trained)
+        turn = await reverify(self._engine, request, before.token_ids, self._counts, trained=self._trained)
         if turn.finish_reason is not FinishReason.ABORT:
             return turn
         return replace(turn, token_ids=longer(before.token_ids, turn.token_ids))
@@ -99,7 +99,7 @@ class InterruptedTurns:
         return joined(before, after)
 
 
-async def judge(
+async def reverify(
     engine: Engine,
     request: TurnRequest,
     tokens: Sequence[int],
@@ -107,7 +107,7 @@ async def judge(
     *,
     trained: Seeds = (),
 ) -> Completion:
-    """The turn that the engine's policy samples with the request's seed, ``tokens`` being the guess.
+    """The turn that the engine's policy samples with the request's seed, ``tokens`` being the draft.
 
     Args:
         engine: Samples the turn.
@@ -118,11 +118,11 @@ async def judge(
     """
     begun = time.perf_counter()
     turn = await engine.generate(replace(request, draft=tokens))
-    counts.judging_seconds += time.perf_counter() - begun
+    counts.reverify_seconds += time.perf_counter() - begun
     if turn.finish_reason is FinishReason.ABORT:
         return turn
     kept = shared(tokens, turn.token_ids)
-    counts.judged_turns += 1
+    counts.reverified_turns += 1
     counts.offered += len(tokens)
     counts.kept += kept
     counts.dropped += len(tokens) - kept
@@ -133,14 +133,14 @@ async def judge(
     return replace(turn, levels=str(level) * len(turn.token_ids), draft=turn.draft.untested())
 
 
-def longer(guess: Sequence[int], judged: Sequence[int]) -> tuple[int, ...]:
-    """The guess after a judgement that was itself interrupted: what was judged, and what it had not come to.
+def longer(turn_draft: Sequence[int], reverified: Sequence[int]) -> tuple[int, ...]:
+    """The draft after a judgement that was itself interrupted: what was verified again, and what it had not come to.
 
     >>> longer((1, 2, 3), (1,)), longer((1, 2, 3), (1, 4))
     ((1, 2, 3), (1, 4))
     """
-    rest = guess[len(judged) :] if shared(guess, judged) == len(judged) else ()
-    return (*judged, *rest)
+    rest = turn_draft[len(reverified) :] if shared(turn_draft, reverified) == len(reverified) else ()
+    return (*reverified, *rest)
 
 
 def joined(before: Completion, after: Completion) -> Completion:

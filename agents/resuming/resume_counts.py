@@ -11,8 +11,8 @@ class ResumeCounts:
 
     interruptions: int = 0
     """Turns that were aborted for an update of the weights."""
-    judged_turns: int = 0
-    """Turns that were judged by another policy than the one that sampled them."""
+    reverified_turns: int = 0
+    """Turns that were verified again by another policy than the one that sampled them."""
     offered: int = 0
     """Their tokens."""
     kept: int = 0
@@ -21,7 +21,7 @@ class ResumeCounts:
     """Tokens thrown away: those behind the first that was not kept, and the later turns of its episode."""
     passes_saved: int = 0
     """Forward passes less than plain decoding of the same tokens would take."""
-    judging_seconds: float = 0.0
+    reverify_seconds: float = 0.0
     """Time in requests that judge."""
     rewinds: int = 0
     """Times that an episode went back to a turn before its last."""

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.protocol import Sampling, derive_seed
-from turntree.agents.loop.speakers import Speaker, SpeakerSilent
+from turntree.agents.loop.participants import Participant, ParticipantSilent
 from turntree.envs.running.executor import cut
 from turntree.rewards import Sample
 
 logger = logging.getLogger(__name__)
 
-MAX_JUDGED = 20_000
+MAX_REVERIFIED = 20_000
 """Characters of an answer, a question or a gold answer that the judge sees; the middle of a longer one is left out."""
 
 
@@ -64,13 +64,13 @@ class EngineJudge:
         votes: How many times each answer is graded.
         sampling: How a vote is sampled; the seed is made for each.
         seed: Votes, and with an engine that keeps to its seeds the values, depend on it and on the sample alone.
-        seconds: Deadline of a sample; later it is undecided.
-        thread: Where the speaker speaks, closed by the caller; ``None`` makes one.
+        seconds: Deadline of a sample; later it is ungraded.
+        thread: Where the participant speaks, closed by the caller; ``None`` makes one.
     """
 
     def __init__(
         self,
-        speaker: Speaker,
+        participant: Participant,
         criteria: Criteria,
         *,
         votes: int = 3,
@@ -81,7 +81,7 @@ class EngineJudge:
     ) -> None:
         if votes < 1 or not seconds > 0:
             raise ValueError(f"a judge needs at least one vote and some seconds, got {votes} and {seconds}")
-        self.speaker, self.criteria, self.sampling = speaker, criteria, sampling
+        self.participant, self.criteria, self.sampling = participant, criteria, sampling
         self.votes, self.seed, self.seconds = votes, seed, seconds
         self._thread, self._owned = thread, thread is None
 
@@ -109,7 +109,7 @@ class EngineJudge:
         return Judgement((statistics.median(counted) - scale.low) / (scale.high - scale.low), grades)
 
     def close(self) -> None:
-        """End the judge's thread; the speaker is the caller's."""
+        """End the judge's thread; the participant is the caller's."""
         if self._thread is not None and self._owned:
             self._thread.close()
             self._thread = None
@@ -117,8 +117,8 @@ class EngineJudge:
     async def _vote(self, asked: str, key: str, number: int) -> int | None:
         seed = derive_seed(self.seed, int(key, 16), number)
         try:
-            reply = await self.speaker.say([{"role": "user", "content": asked}], replace(self.sampling, seed=seed))
-        except SpeakerSilent:
+            reply = await self.participant.say([{"role": "user", "content": asked}], replace(self.sampling, seed=seed))
+        except ParticipantSilent:
             return None
         if not reply.whole:  # the last number may be half of one
             return None
@@ -140,7 +140,7 @@ def _asked(sample: Sample, key: str, scale: Criteria) -> str:
 
 
 def _shown(text: str) -> str:
-    return cut(text, MAX_JUDGED)
+    return cut(text, MAX_REVERIFIED)
 
 
 def read_grade(text: str, key: str, scale: Criteria) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turntree.agents.episodes.hints import read_settings
-from turntree.agents.loop.speakers import SpeakerSettings, opened_speaker
+from turntree.agents.loop.participants import ParticipantSettings, opened_participant
 from turntree.agents.scoring.engine_judge import Criteria, EngineJudge
 from turntree.rewards import Reward, RewardDefinitionError, Sample
 
@@ -17,7 +17,7 @@ JUDGE = "judge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeSettings(SpeakerSettings):
+class JudgeSettings(ParticipantSettings):
     """The model that judges, what it looks for and how often it is asked."""
 
     criteria: str = ""
@@ -32,7 +32,7 @@ class JudgeSettings(SpeakerSettings):
     """Most tokens of a vote."""
 
     def __post_init__(self) -> None:
-        SpeakerSettings.__post_init__(self)
+        ParticipantSettings.__post_init__(self)
         if self.votes < 1:
             raise ValueError(f"votes must be at least 1, got {self.votes}")
         Criteria(text=self.criteria, low=self.lowest, high=self.highest)
@@ -58,9 +58,9 @@ def _judged(settings: JudgeSettings, sample: Sample) -> float | None:
 @functools.cache
 def opened(settings: JudgeSettings) -> EngineJudge:
     """The judge, its model started or reached; one for each process and settings."""
-    speaker, thread = opened_speaker(settings)
+    participant, thread = opened_participant(settings)
     return EngineJudge(
-        speaker,
+        participant,
         Criteria(text=settings.criteria, low=settings.lowest, high=settings.highest),
         votes=settings.votes,
         sampling=settings.sampling,

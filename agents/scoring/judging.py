@@ -23,7 +23,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
     Rewards of single turns are kept as far as ``environment`` is among the rewards; all others go to the last turn.
     The parts, and ``correct`` if ``answer`` is one, are added to ``Episode.rewards``. An episode that could not be
-    judged names the open rewards in ``undecided``; if a reward function raised twice, all these episodes are failures.
+    judged names the open rewards in ``ungraded``; if a reward function raised twice, all these episodes are failures.
 
     Args:
         episodes: Finished episodes, all samples of a task among them. Failures are returned unchanged.
@@ -52,7 +52,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
 
 def judged_episode(episode: Episode, scored: Scored) -> Episode:
-    """``episode`` with the reward of ``scored``, and 0 where that is undecided.
+    """``episode`` with the reward of ``scored``, and 0 where that is ungraded.
 
     The environment's rewards stay on the turns that earned them, by their weight; all others go to the last turn.
     """
@@ -66,5 +66,5 @@ def judged_episode(episode: Episode, scored: Scored) -> Episode:
         episode,
         turns=tuple(replace(turn, reward=value) for turn, value in zip(episode.turns, values, strict=True)),
         rewards=components,
-        undecided=scored.undecided if scored.reward is None else (),
+        ungraded=scored.ungraded if scored.reward is None else (),
     )

@@ -40,7 +40,7 @@ class Change:
     """Episodes whose reward is lower than before."""
     newly_scored: int
     """Episodes that have a reward now and had none: nobody had graded them."""
-    undecided: int
+    ungraded: int
     """Episodes that could not be judged now."""
     failures: int
     """Episodes that ended in a failure; copied unchanged."""
@@ -64,7 +64,7 @@ def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
 
     Raises:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
-        UnknownContract: If an answer is to be compared and its data set has no rules.
+        UnknownAnswerFormat: If an answer is to be compared and its data set has no rules.
     """
     files = episode_files(run)
     if out.exists():
@@ -101,6 +101,6 @@ def _change(pairs: Sequence[_Pair]) -> Change:
         raised=sum(step > 0 for step in moved),
         lowered=sum(step < 0 for step in moved),
         newly_scored=sum(pair.old.masked and not pair.new.masked for pair in pairs),
-        undecided=sum(bool(pair.new.undecided) for pair in pairs),
+        ungraded=sum(bool(pair.new.ungraded) for pair in pairs),
         failures=sum(pair.old.stop_reason is StopReason.FAILURE for pair in pairs),
     )

@@ -20,7 +20,7 @@ from turntree.agents.errors import AgentError
 from turntree.agents.files import keep_apart, whole_file
 from turntree.agents.scoring.scorer import ANSWER, Scored, Scorer
 from turntree.envs.data.json_files import json_lines
-from turntree.rewards import Sample, UnknownContract
+from turntree.rewards import Sample, UnknownAnswerFormat
 
 SCORED = "scored"
 """Field that is added to a row."""
@@ -52,12 +52,12 @@ class Tally:
     """Answers that are right."""
     wrong: int
     """Answers that are wrong, missing ones among them."""
-    undecided: int
+    ungraded: int
     """Samples without a reward."""
     suspects: int
     """Samples that are suspected of hacking."""
     without_question: int
-    """Samples whose contract needs the question, and that have none: copies of it are right."""
+    """Samples whose answer format needs the question, and that have none: copies of it are right."""
 
     @classmethod
     def of(cls, scored: Sequence[Scored], without_question: int) -> Self:
@@ -69,7 +69,7 @@ class Tally:
             reward=sum(rewards) / len(rewards) if rewards else nan,
             right=sum(answer.correct is True for answer in answers),
             wrong=sum(answer.correct is False for answer in answers),
-            undecided=len(scored) - len(rewards),
+            ungraded=len(scored) - len(rewards),
             suspects=sum(bool(answer.flags) for answer in answers),
             without_question=without_question,
         )
@@ -99,8 +99,8 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     if ANSWER in scorer.names:
         for (number, _), sample in zip(rows, samples, strict=True):
             try:
-                scorer.contract_of(sample.data_source)
-            except UnknownContract as error:
+                scorer.answer_format_of(sample.data_source)
+            except UnknownAnswerFormat as error:
                 raise RowError(f"{path}, line {number}: field 'data_source': {error}") from error
     scored = scorer.score(samples)
     with whole_file(out) as partial, partial.open("w", encoding="utf-8", errors="surrogatepass") as file:
@@ -125,7 +125,7 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
 
 def scored_to_dict(scored: Scored) -> dict[str, Any]:
     """``scored`` as JSON values."""
-    values: dict[str, Any] = {"reward": scored.reward, "parts": dict(scored.parts), "undecided": list(scored.undecided)}
+    values: dict[str, Any] = {"reward": scored.reward, "parts": dict(scored.parts), "ungraded": list(scored.ungraded)}
     if (answer := scored.answer) is not None:
         values |= {
             "correct": answer.correct,

@@ -18,18 +18,18 @@ from turntree.agents.scoring.judge_settings import JUDGE, judging
 from turntree.agents.scoring.policy_sample import ENVIRONMENT_REWARD
 from turntree.envs.running.containment import contain
 from turntree.rewards import (
-    Contract,
+    AnswerFormat,
     Part,
     Reward,
     RewardDefinitionError,
     Rubric,
     Sample,
     Score,
-    UnknownContract,
+    UnknownAnswerFormat,
     UnknownReward,
     ascore_batch,
-    contract_for,
-    contracts,
+    answer_format_for,
+    answer_formats,
     get_reward,
     reward,
     score_batch,
@@ -51,7 +51,7 @@ class Scored:
     """Weighted sum; ``None`` if a reward that judges the answer could not decide."""
     parts: Mapping[str, float]
     """Value of every reward that was decided, by name, before its weight."""
-    undecided: tuple[str, ...] = ()
+    ungraded: tuple[str, ...] = ()
     """Rewards without a value."""
     answer: Score | None = None
     """Judgement of the answer; ``None`` if ``answer`` is not among the rewards."""
@@ -66,21 +66,21 @@ class Scorer:
         rewards: A weight by name, or a mapping of the fields of ``Part``: ``{"answer": 1, "few_turns":
             {"weight": 0.1, "high": 0.5}}``. Weight 0 is a metric only. ``module:name`` imports the module
             first, which registers the reward. ``judge`` with ``criteria`` is a model: ``JudgeSettings``.
-        contract: Data set whose rules compare answers if a sample's own has none; ``None``
+        answer_format: Data set whose rules compare answers if a sample's own has none; ``None``
             refuses such samples.
         imports: Whether names may import what they belong to. Names that a request brings may not: they are those of
             rewards that are registered already.
 
     Raises:
         UnknownReward: A name is not registered, or its module cannot be imported, or may not be.
-        UnknownContract: ``contract`` names no data set.
+        UnknownAnswerFormat: ``answer_format`` names no data set.
         RewardDefinitionError: The rewards cannot be combined.
     """
 
-    def __init__(self, rewards: Mapping[str, Any], *, contract: str | None = None, imports: bool = True) -> None:
+    def __init__(self, rewards: Mapping[str, Any], *, answer_format: str | None = None, imports: bool = True) -> None:
         self._parts = tuple(_part(name, value, imports=imports) for name, value in rewards.items())
         self._rubric = Rubric(self._parts)
-        self._default = contract_for(contract) if contract is not None else None
+        self._default = answer_format_for(answer_format) if answer_format is not None else None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,28 +93,28 @@ class Scorer:
         rewards = (part.reward for part in self._parts)
         return tuple(r.name for r in rewards if isinstance(r, Reward) and r.group and r.name != ANSWER)
 
-    def contract_of(self, data_source: str) -> Contract:
+    def answer_format_of(self, data_source: str) -> AnswerFormat:
         """Rules of a data set.
 
         Raises:
-            UnknownContract: The data set has none, and no other was named.
+            UnknownAnswerFormat: The data set has none, and no other was named.
         """
         try:
-            return contract_for(data_source)
-        except UnknownContract as error:
+            return answer_format_for(data_source)
+        except UnknownAnswerFormat as error:
             if self._default is not None:
                 return self._default
-            raise UnknownContract(
-                f"the data set {data_source!r} has no rules of comparison; name those of another one, by --contract or "
-                "`contract`: "
-                f"{', '.join(contract.name for contract in contracts())}"
+            raise UnknownAnswerFormat(
+                f"the data set {data_source!r} has no rules of comparison; name those of another one, by --answer-format or "
+                "`answer_format`: "
+                f"{', '.join(answer_format.name for answer_format in answer_formats())}"
             ) from error
 
     def score(self, samples: Sequence[Sample]) -> list[Scored]:
         """Score samples, all samples of a task in one call; one result each, in order.
 
         Raises:
-            UnknownContract: See ``contract_of``; only where ``answer`` is among the rewards.
+            UnknownAnswerFormat: See ``answer_format_of``; only where ``answer`` is among the rewards.
         """
         if ANSWER not in self.names:
             return self._put_together(samples, [None] * len(samples))
@@ -134,16 +134,16 @@ class Scorer:
         return ThreadPoolExecutor(_THREADS, thread_name_prefix="turntree-rewards")
 
     def unasked(self, sample: Sample) -> bool:
-        """Whether a sample's answer is compared without the question that its contract needs."""
-        return ANSWER in self.names and not sample.question and self.contract_of(sample.data_source).needs_question
+        """Whether a sample's answer is compared without the question that its answer format needs."""
+        return ANSWER in self.names and not sample.question and self.answer_format_of(sample.data_source).needs_question
 
     def _compared(self, samples: Sequence[Sample]) -> dict[str, Any]:
         for source in dict.fromkeys(sample.data_source for sample in samples if self.unasked(sample)):
-            say_missing_question(self.contract_of(source), "question")
+            say_missing_question(self.answer_format_of(source), "question")
         return {
             "predictions": [sample.answer_text for sample in samples],
             "golds": [sample.gold for sample in samples],
-            "contract": [self.contract_of(sample.data_source) for sample in samples],
+            "answer_format": [self.answer_format_of(sample.data_source) for sample in samples],
             "questions": [sample.question for sample in samples],
         }
 
@@ -162,9 +162,9 @@ class Scorer:
         deciding = {_name(part) for part in self._parts if part.weight and _reward(part).decides}
         return [
             Scored(
-                reward=None if deciding & set(result.undecided) else result.reward,
+                reward=None if deciding & set(result.ungraded) else result.reward,
                 parts=result.parts,
-                undecided=result.undecided,
+                ungraded=result.ungraded,
                 answer=score,
                 environment=own,
             )

@@ -114,7 +114,7 @@ def _train(
     step = resumed_step(composition.verl.trainer, folder)
     if step:
         logger.info("the run resumes after step %d", step)
-        keep_records(folder, step, overtaken=updates_while_playing(composition.verl.trainer.v1.trainer_mode))
+        keep_records(folder, step, interrupted=updates_while_playing(composition.verl.trainer.v1.trainer_mode))
     else:
         folder.clear()
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)

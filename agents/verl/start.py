@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import AgentError
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
 from turntree.agents.verl.config.asynchronous import SEPARATE
@@ -30,7 +30,7 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.resume import checkpoints_of, resume_path, resumed_step
 from turntree.agents.verl.run.variables import hub_variables, joins_cluster
 from turntree.envs.errors import EnvError
-from turntree.rewards import RewardError, UnknownContract
+from turntree.rewards import RewardError, UnknownAnswerFormat
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def _check_run_ahead(settings: TrainSettings) -> None:
     with closing(make_env(settings.env, settings.env_kwargs)) as env:
         plays_itself = isinstance(env, PlaysItself)
     if plays_itself:
-        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out runahead")
+        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead")
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:
@@ -174,13 +174,13 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
         settings.val_tasks is None and val_tasks < MOST_TASKS["val"]
     ):
         tell(f"the environment has few tasks: turntree.train_tasks={train_tasks} turntree.val_tasks={val_tasks}")
-    _check_contracts(settings, (train_rows, val_rows))
+    _check_answer_formats(settings, (train_rows, val_rows))
     return Tasks(train_tasks, val_tasks)
 
 
-def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
+def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> None:
     """Check that there are rules to compare the answers of every data set, if they are compared."""
-    scorer = make_scorer(settings.rewards, settings.contract)
+    scorer = make_scorer(settings.rewards, settings.answer_format)
     if scorer is None or ANSWER not in scorer.names:
         return
     import pyarrow.parquet
@@ -188,9 +188,9 @@ def _check_contracts(settings: TrainSettings, files: Sequence[Path]) -> None:
     for path in files:
         for source in pyarrow.parquet.read_table(path, columns=["data_source"])["data_source"].unique().to_pylist():
             try:
-                scorer.contract_of(source)
-            except UnknownContract as error:
-                raise ConfigError(f"{error}: turntree.contract=math") from error
+                scorer.answer_format_of(source)
+            except UnknownAnswerFormat as error:
+                raise ConfigError(f"{error}: turntree.answer_format=math") from error
 
 
 def complete(composition: Composition, folder: RunFolder) -> None:
@@ -218,13 +218,13 @@ def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
         chains = drafts.chain or rollout.name == "vllm"
         most = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes
         yield f"tree, drafts {'in chains' if chains else 'in trees'} of up to {most} tokens"
-    if settings.store:
-        yield f"turns of {settings.store}"
+    if settings.import_turns:
+        yield f"turns of {settings.import_turns}"
     if settings.reuse.mode is not ReuseMode.NONE:
         yield f"{settings.reuse.mode}, of the last epoch's turns"
     if settings.run_ahead.enabled:
-        yield "runahead"
-    if settings.calls_ahead.enabled:
+        yield "run_ahead"
+    if settings.tool_calls_ahead.enabled:
         yield "calls"
     if settings.validation.coupled:
         yield "coupled validations"

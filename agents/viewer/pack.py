@@ -94,8 +94,8 @@ def _row(record: Record) -> dict[str, Any]:
 def _outcome(episode: Episode) -> str:
     if episode.failure:
         return "failure"
-    if episode.undecided:
-        return "undecided"
+    if episode.ungraded:
+        return "ungraded"
     return "solved" if solved(episode) else "not solved"
 
 
@@ -118,7 +118,7 @@ def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
         "answer": episode.task.answer if episode.task else None,
         "seed": None if episode.seed is None else str(episode.seed),
         "failure": episode.failure,
-        "undecided": list(episode.undecided),
+        "ungraded": list(episode.ungraded),
     }
 
 

@@ -174,7 +174,7 @@ function told(number, data) {
     ...fact("environment", at("env")), ...fact("step", at("step")), ...fact("sample", at("session")), ...fact("reward", at("reward")),
     ...fact("outcome", at("outcome")), ...fact("ended by", at("stop")), ...fact("tool calls", at("tools")), ...fact("tokens", at("tokens")),
     ...fact("accepted drafts", at("accepted")), ...fact("forward passes", at("steps") || null), ...fact("answer", data.answer), ...fact("seed", data.seed),
-    ...fact("failure", data.failure), ...fact("undecided", data.undecided.join(", ")));
+    ...fact("failure", data.failure), ...fact("ungraded", data.ungraded.join(", ")));
   const body = asTokens ? [stream(data)] : bubbles(data);
   const rewards = Object.entries(data.rewards);
   const table = rewards.length ? [el("h3", {}, "Reward by component"), el("table", { class: "rewards" }, el("tbody", {},

@@ -15,8 +15,8 @@ from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, sampling_params
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import speculative_config
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 
 CONTEXT = 256
 WAYS: dict[str, dict[str, Any] | None] = {
@@ -27,9 +27,9 @@ WAYS: dict[str, dict[str, Any] | None] = {
 }
 """vLLM's ``speculative_config`` of each."""
 REUSE: dict[str, ReuseConfig] = {
-    "ours + replay": ReuseConfig(mode=ReuseMode.REPLAY),
-    "ours + exact": ReuseConfig(mode=ReuseMode.EXACT),
-    "ours + lenient": ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo"),
+    "ours + replay": ReuseConfig(mode=ReuseMode.SAME_SEED),
+    "ours + exact": ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING),
+    "ours + lenient": ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo"),
 }
 """Ways in which a turn also begins with one of the epoch before."""
 

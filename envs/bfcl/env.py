@@ -49,7 +49,7 @@ class BFCL(Env):
     withholds at first are offered in the turn that the data name.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {
         *("_tasks", "num_tasks", "_written", "_known")

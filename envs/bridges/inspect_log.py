@@ -60,7 +60,7 @@ def _sample(row: Mapping[str, Any], model: str) -> Any:
     messages = inspect_messages(episode["messages"])
     words = [message.text for message in messages if message.role == "assistant"]
     rewards = {"reward": sum(turn["reward"] for turn in episode["turns"]), **episode["rewards"]}
-    failure = episode["failure"] or ", ".join(episode.get("undecided", ()))
+    failure = episode["failure"] or ", ".join(episode.get("ungraded", ()))
     return log.EvalSample(
         id=task["id"],
         epoch=row["sample"] + 1,

@@ -65,23 +65,23 @@ class Attack:
     """Of the policies that apply to a task."""
     not_applicable: tuple[str, ...]
     """The other policies."""
-    undecided: tuple[str, ...]
+    ungraded: tuple[str, ...]
     """Ids of further tasks, which have no verdict on any wrong answer; they were left out."""
 
     def findings(self, bound: float = BOUND, luck: float = LUCK) -> dict[str, str]:
         """What is wrong, by policy; empty where nothing is."""
         found: dict[str, str] = {}
         if not self.tasks:
-            found["any wrong answer"] = f"without a verdict in all of {len(self.undecided)} tasks"
+            found["any wrong answer"] = f"without a verdict in all of {len(self.ungraded)} tasks"
         for row in self.rows:
-            undecided = len(row.failed) / row.tasks
+            ungraded = len(row.failed) / row.tasks
             if row.must_pay and len(row.refused) / row.tasks > bound:
                 found[row.policy] = f"refused in {len(row.refused)} of {row.tasks} tasks although right"
             elif not row.must_pay and row.share > bound:
                 found[row.policy] = f"paid in {len(row.paid)} of {row.tasks} tasks without a solution"
             elif row.lucky / row.tasks > luck:
                 found[row.policy] = f"right in {row.lucky} of {row.tasks} tasks: the answer is no secret"
-            elif undecided > bound:
+            elif ungraded > bound:
                 found[row.policy] = f"without a verdict in {len(row.failed)} of {row.tasks} tasks"
         return found
 
@@ -118,7 +118,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
         nothing={"reward": _mean([one.reward for one in silent]), **_components(silent)},
         rows=tuple(row for row in rows if row.tasks),
         not_applicable=tuple(row.policy for row in rows if not row.tasks),
-        undecided=tuple(target.task.id for target in every if target not in known),
+        ungraded=tuple(target.task.id for target in every if target not in known),
     )
 
 

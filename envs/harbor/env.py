@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from turntree.envs.env import Env
-from turntree.envs.errors import SnapshotError, UndecidedAnswer
+from turntree.envs.errors import SnapshotError, UngradedAnswer
 from turntree.envs.harbor.container import Container, built_image
 from turntree.envs.harbor.tasks import HarborTask, read_tasks
 from turntree.envs.limits import Limits
@@ -174,9 +174,9 @@ class Harbor(Env):
             raise TimeoutError(f"the tests of {task.name} did not end within {task.test_seconds:g} s")
         rewards = _rewards(container.read(f"{_REWARDS}/reward.json"), container.read(f"{_REWARDS}/reward.txt"))
         if not rewards:
-            raise UndecidedAnswer(f"the tests of {task.name} left no reward in {_REWARDS}: {ran.text.strip()[-300:]}")
+            raise UngradedAnswer(f"the tests of {task.name} left no reward in {_REWARDS}: {ran.text.strip()[-300:]}")
         if "reward" not in rewards and len(rewards) > 1:
-            raise UndecidedAnswer(f"none of the rewards of {task.name} is called 'reward': {', '.join(rewards)}")
+            raise UngradedAnswer(f"none of the rewards of {task.name} is called 'reward': {', '.join(rewards)}")
         reward = rewards.get("reward", next(iter(rewards.values())))
         return Reply(reward=reward, done=True, rewards=rewards)
 

@@ -24,7 +24,7 @@ class KeyValue(Env):
     equals the expected store, else 0.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     default_limits = Limits(max_turns=24)
     example_call = ToolCall(name="get", arguments={"key": "apple"})

@@ -30,7 +30,7 @@ class Arithmetic(Env):
     expressions may occur under several indices and in several splits.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     describes_tools = True
     tools = (one_operation_calculator,)

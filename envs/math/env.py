@@ -114,7 +114,7 @@ class Math(Env):
 
     def reply(self, message: Message) -> Reply:
         """Judge the answer; report that it is wrong while attempts are left."""
-        verdict = judge_answer(message.content, self.current_task, self.dataset.contract)
+        verdict = judge_answer(message.content, self.current_task, self.dataset.answer_format)
         if self.offered_tools and (verdict.answer is None or verdict.guessed):
             return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])
         self.attempt += 1

@@ -27,7 +27,7 @@ class GSM8K(Env):
     an ``answer`` that ends with ``#### x`` (as published) or is the number itself; an ``id`` is kept.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     describes_tools = True
     tools = (calculator,)

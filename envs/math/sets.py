@@ -41,8 +41,8 @@ class MathSet:
     """Id of the environment that plays it."""
     title: str
     """Description in a few words."""
-    contract: str
-    """Name of the comparison rules, one that ``turntree.rewards.contract_for`` knows."""
+    answer_format: str
+    """Name of the comparison rules, one that ``turntree.rewards.answer_format_for`` knows."""
     hub: Mapping[str, Hub]
     """The hub's name of each split; the first split is played unless another is requested."""
     folder: str = ""
@@ -97,14 +97,14 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="gsm8k",
         env_id="turntree/GSM8K-Boxed-v0",
         title="Grade-school word problems (GSM8K), answers in a box",
-        contract="gsm8k",
+        answer_format="gsm8k",
         hub={split: Hub("openai/gsm8k", split, "main") for split in ("test", "train")},
     ),
     MathSet(
         name="math",
         env_id="turntree/MATH-v0",
         title="Competition problems (MATH)",
-        contract="math",
+        answer_format="math",
         hub={split: Hub(_MATH, split) for split in ("train", "test")},
         answers=("answer", "solution"),
     ),
@@ -112,14 +112,14 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="math500",
         env_id="turntree/MATH500-v0",
         title="500 test problems of MATH",
-        contract="math500",
+        answer_format="math500",
         hub=_one("HuggingFaceH4/MATH-500", "test"),
     ),
     MathSet(
         name="olympiadbench",
         env_id="turntree/OlympiadBench-v0",
         title="Olympiad problems with open answers, English",
-        contract="olympiadbench",
+        answer_format="olympiadbench",
         hub=_one("Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP", called="OE_TO_maths_en_COMP"),
         extra=("subfield", "answer_type"),
     ),
@@ -127,7 +127,7 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="aime",
         env_id="turntree/AIME-v0",
         title="American Invitational Mathematics Examination",
-        contract="aime",
+        answer_format="aime",
         hub={
             "aime24": Hub("HuggingFaceH4/aime_2024", "train"),
             "aime25": Hub("math-ai/aime25", "test"),
@@ -138,14 +138,14 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="amc",
         env_id="turntree/AMC-v0",
         title="American Mathematics Competitions 2022 and 2023",
-        contract="amc",
+        answer_format="amc",
         hub={"amc23": Hub("math-ai/amc23", "test"), "amc22_23_83": Hub("AI-MO/aimo-validation-amc", "train")},
     ),
     MathSet(
         name="minerva",
         env_id="turntree/Minerva-v0",
         title="Undergraduate physics and mathematics (Minerva)",
-        contract="minerva",
+        answer_format="minerva",
         hub=_one("math-ai/minervamath", "test"),
         folder="minerva_math",
         extra=("course",),
@@ -154,7 +154,7 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="mmlu-stem",
         env_id="turntree/MMLU-STEM-v0",
         title="Multiple choice from the sciences (MMLU)",
-        contract="mmlu-stem",
+        answer_format="mmlu-stem",
         hub=_one("TIGER-Lab/MMLU-STEM", "test"),
         folder="mmlu_stem",
         choices=True,
@@ -163,7 +163,7 @@ MATH_SETS: tuple[MathSet, ...] = (
         name="dapo",
         env_id="turntree/DAPO17k-v0",
         title="Training problems with integer answers (DAPO)",
-        contract="dapo",
+        answer_format="dapo",
         hub=_one("open-r1/DAPO-Math-17k-Processed", "train", "en"),
         folder="dapo_17k",
         answers=("answer", "solution"),

@@ -59,7 +59,7 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
         id=given if isinstance(given, str) and given else default_id,
         prompt=prompt,
         answer=answer,
-        data_source=entry.contract,
+        data_source=entry.answer_format,
         metadata={name: row.fields[name] for name in entry.extra if row.fields.get(name) is not None},
     )
 

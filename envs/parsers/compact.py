@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.finding import readings
+from turntree.envs.parsers.call_scanner import call_candidates
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 from turntree.rewards.reading.thoughts import next_thought
@@ -32,7 +32,7 @@ class CompactParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        read = [match.groups() for words in readings(text) if (match := self._CALL.fullmatch(words))]
+        read = [match.groups() for words in call_candidates(text) if (match := self._CALL.fullmatch(words))]
         read = [(name, argument) for name, argument in read if name in self._parameters]
         if not read:
             return ParsedTurn(content=text.strip())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_call, read_value
-from turntree.envs.parsers.finding import Found, read_marked
+from turntree.envs.parsers.call_scanner import ParsedCall, read_marked
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 
@@ -37,9 +37,9 @@ class HermesParser:
         body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return f"{self._OPEN}\n{body}\n{self._CLOSE}"
 
-    def _read(self, text: str, opened: re.Match[str]) -> Found:
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
         value, end = read_value(text, opened.end())
         call = read_call(value)
         if not text.startswith(self._CLOSE, end):
             raise ValueError(f"{self._CLOSE} is missing" + (f" before {text[end : end + 40]!r}" if text[end:] else ""))
-        return Found((call,), end + len(self._CLOSE))
+        return ParsedCall((call,), end + len(self._CLOSE))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_call, read_object, read_value
-from turntree.envs.parsers.finding import Found, read_marked
+from turntree.envs.parsers.call_scanner import ParsedCall, read_marked
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 
@@ -119,7 +119,7 @@ class JsonMarksParser:
         quoted, arguments = (json.dumps(value, ensure_ascii=False) for value in (call.name, dict(call.arguments)))
         return self._marks.written.format(name=call.name, quoted=quoted, arguments=arguments)
 
-    def _read(self, text: str, opened: re.Match[str]) -> Found:
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
         named = self._name.match(text, opened.end()) if self._marks.name else None
         if named is not None:
             arguments, end = read_object(text, named.end())
@@ -136,7 +136,7 @@ class JsonMarksParser:
         if closing is None:
             raise ValueError(f"the end of the call is missing before {text[end : end + 40]!r}")
         after = self._after.match(text, closing.end())
-        return Found(calls, (after or closing).end())
+        return ParsedCall(calls, (after or closing).end())
 
 
 def _listed_call(value: Any) -> ToolCall:

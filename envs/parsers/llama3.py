@@ -8,7 +8,7 @@ from typing import Any
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import ARGUMENT_KEYS, read_call, read_value
-from turntree.envs.parsers.finding import readings
+from turntree.envs.parsers.call_scanner import call_candidates
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.envs.tools.tool import Tool
 
@@ -33,7 +33,7 @@ class Llama3JsonParser:
 
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
-        for words in readings(text):
+        for words in call_candidates(text):
             try:
                 calls, wrong = self._read(words), ""
             except ValueError as error:

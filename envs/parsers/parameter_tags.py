@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.finding import Found, end_of_nested, read_marked
+from turntree.envs.parsers.call_scanner import ParsedCall, end_of_nested, read_marked
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.parsers.typed_text import read_typed
 from turntree.envs.tools.tool import Tool
@@ -112,12 +112,12 @@ class ParameterTagsParser:
             written.append(parameter.format(name=name, value=text))
         return "".join([*written, close])
 
-    def _read(self, text: str, opened: re.Match[str]) -> Found | None:
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall | None:
         outer, outer_end = self._tags.outer
         bare = opened[0] != outer
         function = self._function.match(text, opened.start() if bare else opened.end())
         if function is not None and not self._tags.function[1] and text.startswith(outer_end, function.end()):
-            return Found((ToolCall(name=function[1]),), function.end() + len(outer_end))
+            return ParsedCall((ToolCall(name=function[1]),), function.end() + len(outer_end))
         opening, closing = self._bare if bare else self._whole
         ends = None if function is None else end_of_nested(text, function.end(), opening, closing)
         if function is None or ends is None:
@@ -131,7 +131,7 @@ class ParameterTagsParser:
                 if bare or not closed
                 else f"expected {shape} ... {self._tags.function[1]} in {outer}"
             )
-        return Found((self._call(function[1], text[function.end() : ends.start()].strip()),), ends.end())
+        return ParsedCall((self._call(function[1], text[function.end() : ends.start()].strip()),), ends.end())
 
     def _call(self, name: str, body: str) -> ToolCall:
         schemas = self._schemas.get(name, {})

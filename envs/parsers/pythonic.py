@@ -9,7 +9,7 @@ from keyword import iskeyword
 from typing import Any
 
 from turntree.envs.message import ToolCall
-from turntree.envs.parsers.finding import readings
+from turntree.envs.parsers.call_scanner import call_candidates
 from turntree.envs.parsers.literals import literal_value, parse_expression
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.envs.parsers.typed_text import allows_text, read_typed
@@ -39,7 +39,7 @@ class PythonicParser:
     def parse(self, text: str) -> ParsedTurn:
         """Read one turn of the policy."""
         wrong = ""
-        for words in readings(text):
+        for words in call_candidates(text):
             around = self._AROUND.match(words)
             begin = self._BEGIN.match(around[1]) if around else None
             if around is None or begin is None:

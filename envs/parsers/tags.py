@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from turntree.envs.message import ToolCall
 from turntree.envs.parsers.call_json import read_object
-from turntree.envs.parsers.finding import Found, end_of_nested, read_marked
+from turntree.envs.parsers.call_scanner import ParsedCall, end_of_nested, read_marked
 from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.tools.tool import Tool
 
@@ -46,7 +46,7 @@ class TagsParser:
                 return plain
         return f"<{call.name}>{json.dumps(dict(call.arguments), ensure_ascii=False)}</{call.name}>"
 
-    def _read(self, text: str, opened: re.Match[str]) -> Found:
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
         name, closing = opened.group(1), f"</{opened.group(1)}>"
         parameter = self._text_parameter[name]
         try:
@@ -54,17 +54,17 @@ class TagsParser:
             if not text.startswith(closing, end):
                 raise ValueError(f"{closing} is missing")
             if parameter is None or ([*arguments] == [parameter] and isinstance(arguments[parameter], str)):
-                return Found((ToolCall(name=name, arguments=arguments),), end + len(closing))
+                return ParsedCall((ToolCall(name=name, arguments=arguments),), end + len(closing))
         except ValueError:
             if parameter is None and text[opened.end() :].lstrip().startswith(closing):
-                return Found((ToolCall(name=name),), text.index(closing, opened.end()) + len(closing))
+                return ParsedCall((ToolCall(name=name),), text.index(closing, opened.end()) + len(closing))
             if parameter is None:
                 raise
         ends = end_of_nested(text, opened.end(), self._open, re.compile(re.escape(closing)))
         if ends is None:
             raise ValueError(f"{closing} is missing")
         argument = self._LAYOUT.sub("", text[opened.end() : ends.start()]).rstrip()
-        return Found((ToolCall(name=name, arguments={parameter: argument}),), ends.end())
+        return ParsedCall((ToolCall(name=name, arguments={parameter: argument}),), ends.end())
 
     def _example(self, name: str) -> str:
         parameter = self._text_parameter[name]

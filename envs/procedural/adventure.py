@@ -23,7 +23,7 @@ class Adventure(Env):
     treasure is taken; at most ``limits.max_turns`` commands.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     default_limits = Limits(max_turns=40)
 

@@ -29,7 +29,7 @@ class Countdown(Env):
     for a right expression, else 0. ``target=24``, ``use_all=True`` is the Game of 24.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
 
     def __init__(

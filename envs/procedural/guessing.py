@@ -24,7 +24,7 @@ class NumberGuessing(Env):
     a guess. Reward 1 if the number is found, else 0.
     """
 
-    quick = True
+    step_inline = True
     forkable = True
     default_limits = Limits(max_turns=None)
 

@@ -15,7 +15,7 @@ from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
-from turntree.envs.service.customer import Customer
+from turntree.envs.service.simulated_user import SimulatedUser
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.desk import Desk
 from turntree.envs.service.retail import TABLES as RETAIL_TABLES
@@ -38,7 +38,7 @@ class TauService(Service):
     default_limits = Limits(max_turns=40)
 
     def __init__(
-        self, *, data: str | Path | None = None, split: str = "test", customer: Customer | None = None, **kwargs: Any
+        self, *, data: str | Path | None = None, split: str = "test", simulated_user: SimulatedUser | None = None, **kwargs: Any
     ) -> None:
         """Read the database and the tasks.
 
@@ -47,7 +47,7 @@ class TauService(Service):
                 ``DOMAIN_SPLIT_tasks.jsonl``, and if there are any ``DOMAIN_policy.md`` and
                 ``DOMAIN_tools_schema.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/tau_bench``.
             split: Tasks to play.
-            customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
+            simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
             **kwargs: Arguments of ``Env``.
 
         Raises:
@@ -57,7 +57,7 @@ class TauService(Service):
         desk = self.desk(Database(read_tables(self.folder, self.domain, self.tables)))
         file = self.folder / f"{self.domain}_policy.md"
         policy = read_text(file).strip() if file.is_file() else "You serve the customers of a company."
-        super().__init__(desk, policy=policy, customer=customer, **kwargs)
+        super().__init__(desk, policy=policy, simulated_user=simulated_user, **kwargs)
         tasks = find_rows(self.folder / f"{self.domain}_{split}_tasks.jsonl", split=split)
         self._tasks = _read_tasks(tasks, f"{self.domain}/{split}", frozenset(tool.name for tool in desk.tools))
         self.num_tasks = len(self._tasks)
@@ -79,7 +79,7 @@ class TauService(Service):
 class RetailService(TauService):
     """Serve a customer of a shop with sixteen tools over a database."""
 
-    quick = True
+    step_inline = True
     forkable = True
     domain = "retail"
     tables = RETAIL_TABLES
@@ -90,7 +90,7 @@ class RetailService(TauService):
 class TauAirline(TauService):
     """Serve a customer of tau-bench's airline with fourteen tools over flights, reservations and customers."""
 
-    quick = True
+    step_inline = True
     forkable = True
     domain = "airline"
     tables = AIRLINE_TABLES

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from turntree.envs.env import Env
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
-from turntree.envs.service.customer import Customer, ScriptedCustomer
+from turntree.envs.service.simulated_user import SimulatedUser, ScriptedUser
 from turntree.envs.service.desk import Desk, worked
 from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
@@ -24,23 +24,23 @@ class Service(Env):
     if the actions do; at once only if the actions look nothing up either.
     """
 
-    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "customer"}
+    static_attributes: ClassVar[frozenset[str]] = Env.static_attributes | {"policy", "simulated_user"}
 
-    def __init__(self, desk: Desk, *, policy: str, customer: Customer | None, **kwargs: Any) -> None:
+    def __init__(self, desk: Desk, *, policy: str, simulated_user: SimulatedUser | None, **kwargs: Any) -> None:
         """Open the service.
 
         Args:
             desk: A desk that belongs to no episode.
             policy: The policy that the agent must follow.
-            customer: The customer that talks to the agent; ``None`` uses ``ScriptedCustomer``.
+            simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
             **kwargs: Arguments of ``Env``.
         """
         super().__init__(**kwargs)
         self.toolsets = (desk,)
         self.policy = policy
-        self.customer = customer or ScriptedCustomer()
-        self.quick = type(self).quick and customer is None
-        self.forkable = type(self).forkable and customer is None  # another one may remember what it was told
+        self.simulated_user = simulated_user or ScriptedUser()
+        self.step_inline = type(self).step_inline and simulated_user is None
+        self.forkable = type(self).forkable and simulated_user is None  # another one may remember what it was told
 
     def default_system_prompt(self) -> str:
         """State the policy and how to talk to the customer."""
@@ -59,12 +59,12 @@ class Service(Env):
 
     def start(self, task: Task) -> Sequence[Message]:
         """Let the customer begin."""
-        return [Message(role=Role.USER, content=self.customer.open(task))]
+        return [Message(role=Role.USER, content=self.simulated_user.open(task))]
 
     def reply(self, message: Message) -> Reply:
         """Let the customer answer, or judge the work when the customer leaves."""
         desk = self.toolset(Desk)
-        answer = None if desk.transferred else self.customer.answer(self.current_task, self.messages)
+        answer = None if desk.transferred else self.simulated_user.answer(self.current_task, self.messages)
         if answer is not None:
             return Reply(messages=[Message(role=Role.USER, content=answer)])
         task = self.current_task

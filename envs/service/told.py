@@ -34,7 +34,7 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
     Args:
         wanted: The required numbers and words, in any order.
     """
-    said = said_to_customer(dialogue)
+    said = said_to_user(dialogue)
     named = {
         number
         for message in dialogue
@@ -50,10 +50,10 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
 
 def refused(dialogue: Sequence[Message]) -> bool:
     """Whether the agent told the customer that something cannot be done."""
-    return any(_REFUSAL.search(text) for text in said_to_customer(dialogue))
+    return any(_REFUSAL.search(text) for text in said_to_user(dialogue))
 
 
-def said_to_customer(dialogue: Sequence[Message]) -> list[str]:
+def said_to_user(dialogue: Sequence[Message]) -> list[str]:
     """The agent's messages that no tool answered: neither calls nor failed attempts at one."""
     following = [*(message.role for message in dialogue[1:]), None]
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.formula.clock import same_time
 from turntree.rewards.formula.options import compare_option, is_option, same_letters, without_option
 from turntree.rewards.formula.plain import bared, commands_stripped, plain
@@ -51,27 +51,27 @@ _IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
 """Commands of formulas, which are read as a whole or not at all."""
 
 
-def compare(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict:
+def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict:
     """Compare an answer with the gold answer.
 
     Args:
         question: The question asked of the policy, if known; repeating it is no answer.
 
     Returns:
-        The verdict, undecided only if the gold answer cannot be read or computed.
+        The verdict, ungraded only if the gold answer cannot be read or computed.
     """
     gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
-    verdict = _compare(gold, answer, contract)
-    if verdict.correct is None and understands(gold, contract):
+    verdict = _compare(gold, answer, answer_format)
+    if verdict.correct is None and understands(gold, answer_format):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
-    if verdict.correct and (question or contract.kind is Kind.INTEGER):
-        return _carried_out(verdict, gold, answer, contract, question)
+    if verdict.correct and (question or answer_format.kind is Kind.INTEGER):
+        return _carried_out(verdict, gold, answer, answer_format, question)
     return verdict
 
 
-def understands(gold: str, contract: Contract) -> bool:
+def understands(gold: str, answer_format: AnswerFormat) -> bool:
     """Whether a gold answer can be compared with any readable answer."""
-    if contract.kind is Kind.OPTION or is_option(gold):
+    if answer_format.kind is Kind.OPTION or is_option(gold):
         return True
     for letters in (False, True) if _RUN.search(gold) else (False,):
         try:
@@ -85,7 +85,7 @@ def understands(gold: str, contract: Contract) -> bool:
     return False
 
 
-def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract, question: str) -> Verdict:
+def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str) -> Verdict:
     """The verdict on a right answer that may leave the requested operation undone."""
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
@@ -95,24 +95,24 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, contract: Contract
     if any(is_second_answer(unit, beside=" ".join(beside), question=question) for unit in units):
         return _suspect(flags.CANDIDATES)
     value = ours.terms[-1] if isinstance(ours, Rel) else ours
-    if contract.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
+    if answer_format.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
         return _suspect(flags.RESTATED)
     if question and (lacks_form(question, right, ours) or contradicts(question, ours)):
         return _suspect(flags.RESTATED)
     return _suspect(flags.RESTATED) if question and is_restated(question, right, ours) else verdict
 
 
-def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
-    verdict = _compare_text(gold, answer.text, contract, prose=answer.prose)
+def _compare(gold: str, answer: Answer, answer_format: AnswerFormat) -> Verdict:
+    verdict = _compare_text(gold, answer.text, answer_format, prose=answer.prose)
     row = answer.candidates
     if verdict.correct:
         for beside in answer.alternatives:
-            if not _compare_text(gold, beside, contract, prose=False).correct:
+            if not _compare_text(gold, beside, answer_format, prose=False).correct:
                 return _suspect(flags.HEDGE)
         if len(set(row)) >= _ROW and not _is_list(gold):
             return _suspect(flags.CANDIDATES)
     elif len(row) > 1 and _is_list(gold):
-        joined = _compare_text(gold, ", ".join(row), contract, prose=False)
+        joined = _compare_text(gold, ", ".join(row), answer_format, prose=False)
         if joined.correct:
             return joined
     elif len(set(row)) >= _ROW and verdict.correct is False:
@@ -120,22 +120,22 @@ def _compare(gold: str, answer: Answer, contract: Contract) -> Verdict:
     return verdict
 
 
-def _compare_text(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
+def _compare_text(gold: str, text: str, answer_format: AnswerFormat, *, prose: bool) -> Verdict:
     if _is_anagram(gold, text):
         return Verdict(correct=False, method="string")
-    verdict = _compare_as_read(gold, text, contract, prose=prose)
-    named = contract.kind is Kind.OPTION or is_option(gold)
+    verdict = _compare_as_read(gold, text, answer_format, prose=prose)
+    named = answer_format.kind is Kind.OPTION or is_option(gold)
     if not verdict.correct and not named and (value := without_option(text)) is not None:
-        behind = _compare_as_read(gold, value, contract, prose=prose)
+        behind = _compare_as_read(gold, value, answer_format, prose=prose)
         return behind if behind.correct else verdict
-    if verdict.correct or verdict.flags or contract.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
+    if verdict.correct or verdict.flags or answer_format.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
 
 
-def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -> Verdict:
-    if contract.kind is Kind.OPTION or is_option(gold):
-        option = compare_option(gold, text, contract)
+def _compare_as_read(gold: str, text: str, answer_format: AnswerFormat, *, prose: bool) -> Verdict:
+    if answer_format.kind is Kind.OPTION or is_option(gold):
+        option = compare_option(gold, text, answer_format)
         if option is not None:
             return option
     if plain(text) == plain(gold) and plain(gold):
@@ -163,7 +163,7 @@ def _compare_as_read(gold: str, text: str, contract: Contract, *, prose: bool) -
         return Verdict(correct=False, status=Status.REJECTED_LIMITS, flags=(flags.HUGE,))
     except Malformed:
         return Verdict(correct=False, status=Status.UNPARSEABLE)
-    if contract.is_tolerant and within_tolerance(right, ours, contract):
+    if answer_format.is_tolerant and within_tolerance(right, ours, answer_format):
         return Verdict(correct=True, method="tolerance")
     verdict = _decide(right, ours)
     if not verdict.correct and "," in gold + text:  # 1,234 may be one number or two
@@ -242,12 +242,12 @@ def _decide(right: Node, ours: Node) -> Verdict:
         correct = equal_by_sympy(right, ours)
         if correct is not None:
             return Verdict(correct=correct, method="sympy")
-        return Verdict(correct=None, status=Status.UNDECIDED)
+        return Verdict(correct=None, status=Status.UNGRADED)
     return Verdict(correct=correct, method=comparison.method)
 
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
-    """The verdict if the gold answer is not mathematics: different words are wrong, anything else is undecided."""
+    """The verdict if the gold answer is not mathematics: different words are wrong, anything else is ungraded."""
     if _ORDINAL.sub("", commands_stripped(gold)) == _ORDINAL.sub("", commands_stripped(text)):
         return Verdict(correct=True, method="string")
     if _is_worded(gold):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import string
 
-from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.formula.plain import commands_stripped
 from turntree.rewards.formula.syntax.characters import HALF_OF_DAY
 from turntree.rewards.reading import flags
@@ -82,7 +82,7 @@ def _names_several(text: str, first: str, allowed: str) -> bool:
     return any(letter != first and letter in allowed for letter in letters)
 
 
-def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
+def compare_option(gold: str, text: str, answer_format: AnswerFormat) -> Verdict | None:
     """Compare the letter that a text names.
 
     Returns:
@@ -93,7 +93,7 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     if right is None:
         return None
     letter = _LETTER.fullmatch(answer) or _NAMED.fullmatch(answer)
-    allowed = string.ascii_lowercase[: contract.options]
+    allowed = string.ascii_lowercase[: answer_format.options]
     if letter is not None:
         return Verdict(correct=letter[1] == right[1], method="option")
     labelled = _WITH_TEXT.fullmatch(answer)
@@ -106,6 +106,6 @@ def compare_option(gold: str, text: str, contract: Contract) -> Verdict | None:
     letters = re.findall(r"\b[a-z]\b", answer)
     if _SEVERAL.fullmatch(answer) and len(letters) > 1 and all(letter in allowed for letter in letters):
         return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flags.CANDIDATES,))
-    if contract.kind is Kind.OPTION:
+    if answer_format.kind is Kind.OPTION:
         return Verdict(correct=False, method="option")
     return None

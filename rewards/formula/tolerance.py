@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from mpmath import mp
 
-from turntree.rewards.contract import Contract
+from turntree.rewards.answer_format import AnswerFormat
 from turntree.rewards.formula.quantities import in_one_unit, spelled_out, without_unit
 from turntree.rewards.formula.syntax.nodes import Mul, Node, Num, Pow, Quantity, Rel, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Suspect, Undefined
@@ -15,7 +15,7 @@ from turntree.rewards.formula.values.functions import real
 from turntree.rewards.limits import LimitExceeded
 
 
-def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
+def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> bool:
     """Whether both are single numbers, of units that agree, whose difference the data set accepts."""
     try:
         values = in_one_unit(_unlabelled(gold), spelled_out(_unlabelled(answer), gold))
@@ -26,10 +26,10 @@ def within_tolerance(gold: Node, answer: Node, contract: Contract) -> bool:
         return False
     difference = abs(ours - right)
     allowed = max(
-        mp.mpf(contract.absolute_tolerance) if contract.absolute_tolerance else mp.mpf(0),
-        contract.relative_tolerance * abs(right),
+        mp.mpf(answer_format.absolute_tolerance) if answer_format.absolute_tolerance else mp.mpf(0),
+        answer_format.relative_tolerance * abs(right),
     )
-    if contract.rounded and (place := _last_place(gold)) is not None:
+    if answer_format.rounded and (place := _last_place(gold)) is not None:
         allowed = max(allowed, mp.mpf(10) ** place / 2)
     return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
 

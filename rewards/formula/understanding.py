@@ -1,4 +1,4 @@
-"""Whether the verifier understands a tree by itself: decides if an undecided comparison is the gold answer's fault.
+"""Whether the verifier understands a tree by itself: decides if an ungraded comparison is the gold answer's fault.
 
 Invariant: a policy chooses its answers, so an answer's effect on the verifier can only make it wrong.
 """

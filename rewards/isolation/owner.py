@@ -4,7 +4,7 @@ All others hand it jobs and get futures, so threads, event loops and actors may 
 Invariants: a job ends within the deadline of starting; a worker that overruns is killed and replaced; a job whose
 worker dies is tried again; a job that has run longer than ``patience`` gives its place to the next, so short work
 never waits for long work. A job that fails by its own fault is tried once more on a new worker; if it fails again,
-the gold answer alone is tried: if that is understood, the answer is wrong, else undecided.
+the gold answer alone is tried: if that is understood, the answer is wrong, else ungraded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from turntree.rewards.result import Status, Verdict
 _log = logging.getLogger(__name__)
 _TRIES = 3
 _STARVED_DEADLINES = 10
-"""Deadlines granted to a comparison that gets less than half of a processor; it is left undecided after them."""
+"""Deadlines granted to a comparison that gets less than half of a processor; it is left ungraded after them."""
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
 """Signals that a process causes itself; any other comes from outside."""
 

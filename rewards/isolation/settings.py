@@ -16,7 +16,7 @@ class PoolSettings:
     """Wall time of one comparison. One that exceeds a quarter of it is restarted, with all of it, on a new worker;
     if that does not end either, the answer is wrong if the gold answer alone is understood in time. If the
     machine is so busy that a worker got less than half a processor, it may take up to ten times as much, and is
-    undecided beyond."""
+    ungraded beyond."""
     patience_seconds: float = 0.1
     """Wall time after which a comparison gives its place to the next one."""
     memory_bytes: int = 1 << 30

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import NamedTuple
 
-from turntree.rewards.contract import EXACT, Contract
+from turntree.rewards.answer_format import EXACT, AnswerFormat
 from turntree.rewards.reading.extract import Answer
 from turntree.rewards.result import Status, Verdict
 
@@ -26,8 +26,8 @@ class Job(NamedTuple):
     gold: str
     """The right answer."""
     answer: Answer | None
-    """The answer found in the text; ``None`` asks whether the gold answer is understood: right, or undecided."""
-    contract: Contract
+    """The answer found in the text; ``None`` asks whether the gold answer is understood: right, or ungraded."""
+    answer_format: AnswerFormat
     """Rules of the data set."""
     question: str = ""
     """The question asked of the policy."""
@@ -59,12 +59,12 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
         began = perf_counter()
         exhausted = False
         try:
-            gold, answer, contract, question = channel.recv()
+            gold, answer, answer_format, question = channel.recv()
             began = perf_counter()
             if answer is None:
-                verdict = Verdict(correct=understands(gold, contract) or None)
+                verdict = Verdict(correct=understands(gold, answer_format) or None)
             else:
-                verdict = compare(gold, answer, contract, question)
+                verdict = compare(gold, answer, answer_format, question)
         except (EOFError, ConnectionError):
             return
         except MemoryError:

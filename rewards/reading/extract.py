@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from turntree.rewards.contract import EXACT, Contract, Kind
+from turntree.rewards.answer_format import EXACT, AnswerFormat, Kind
 from turntree.rewards.limits import MAX_ANSWER, MAX_TEXT
 from turntree.rewards.reading import flags
 from turntree.rewards.reading.boxes import REDEFINED, find_boxes, lone_number
@@ -53,11 +53,11 @@ class Extraction(NamedTuple):
         return self.found.text if self.found is not None else None
 
 
-def extract(text: str, contract: Contract = EXACT) -> Extraction:
+def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
     r"""Find the answer.
 
     Args:
-        contract: Rules of the data set; options are looked for differently.
+        answer_format: Rules of the data set; options are looked for differently.
 
     Returns:
         The answer, or why there is none.
@@ -100,14 +100,14 @@ def extract(text: str, contract: Contract = EXACT) -> Extraction:
         if tail.is_list:
             return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
         phrase = tail.phrase
-        if contract.kind is Kind.OPTION:
+        if answer_format.kind is Kind.OPTION:
             options = last_options(spoken)
             if len(options) > 1:
                 return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
             phrase = next(iter(options), None)
         guessed = phrase is not None and spoken.strip(_AROUND) != phrase.strip(_AROUND)
     if not phrase:
-        in_thought = bool(thought) and extract(thought, contract).found is not None
+        in_thought = bool(thought) and extract(thought, answer_format).found is not None
         return Extraction(None, Status.NO_ANSWER, (*raised, flags.THINK_ONLY) if in_thought else raised)
     if phrase[0] == "~" and phrase[1:2].isdigit():
         return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.HEDGE))

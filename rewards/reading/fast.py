@@ -8,7 +8,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-from turntree.rewards.contract import Contract, Kind
+from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.reading.answer import parse_number
 from turntree.rewards.reading.extract import Answer
 from turntree.rewards.result import Verdict
@@ -19,28 +19,28 @@ _MAX_LENGTH = 40
 _MAX_DECIMALS = 11
 
 
-def compare_fast(gold: str, answer: Answer, contract: Contract, question: str = "") -> Verdict | None:
+def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | None:
     """The verdict, or ``None`` if the full comparison is needed.
 
     Args:
         question: The question asked of the policy; a quotient may be copied from it.
 
     Example:
-        >>> from turntree.rewards.contract import EXACT
+        >>> from turntree.rewards.answer_format import EXACT
         >>> compare_fast("1200", Answer("1,200.0"), EXACT).correct
         True
     """
-    if answer.candidates or answer.alternatives or contract.kind is Kind.OPTION:
+    if answer.candidates or answer.alternatives or answer_format.kind is Kind.OPTION:
         return None
     text = answer.text
     if text == gold and text.strip():
         return _STRING
-    if contract.is_tolerant:
+    if answer_format.is_tolerant:
         return None
     right = _number(gold)
     if right is None:
         return None
-    if (question or contract.kind is Kind.INTEGER) and "/" in text:
+    if (question or answer_format.kind is Kind.INTEGER) and "/" in text:
         return None
     ours = _number(text)
     return None if ours is None else _NUMBER[ours == right]

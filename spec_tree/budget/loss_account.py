@@ -1,6 +1,6 @@
 """What drafts may still lose: a share of the time, and what they gained before, up to a bound.
 
-Gains of the past do not pay for losses without bound: in any stretch of time drafts lose at most that share of it and
+Gains of the past do not pay for losses without bound: in any segment of time drafts lose at most that share of it and
 the bound. The first loss is paid from the bound.
 """
 

@@ -3,7 +3,7 @@
 Per class of requests, the powers of two, the median of the last steps is a knot; a straight line goes from knot to
 knot. Beyond them the line goes on, but never above what is sure: a step of more requests is no faster, and one of
 fewer requests takes no less per request. So a number of requests that was never seen without drafts needs no steps of
-its own if the guess from below is enough. Prompt tokens add to a step by a rate that is learnt beside.
+its own if the draft from below is enough. Prompt tokens add to a step by a rate that is learnt beside.
 """
 
 from __future__ import annotations

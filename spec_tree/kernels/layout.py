@@ -107,7 +107,7 @@ tokens; environment and last two; environment and last four, this from the secon
 LINKS = 4
 """How many of them."""
 EXACT_KEY, TOOLS_KEY, TASK_KEY, ENV_KEY = range(4)
-"""Columns of a turn's keys, see ``DialogueState.ladder``."""
+"""Columns of a turn's keys, see ``DialogueState.backoff_states``."""
 
 
 class TokenLog(NamedTuple):

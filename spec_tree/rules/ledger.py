@@ -34,7 +34,7 @@ from turntree.spec_tree.errors import ForestError
 from turntree.spec_tree.rules.level import Level
 
 
-class TicketUsed(ForestError):
+class TurnUnavailable(ForestError):
     """A stored turn was requested a second time, or was dropped."""
 
 
@@ -72,7 +72,7 @@ class StoredTurn:
             )
 
 
-class Ticket(NamedTuple):
+class ReplayedTurn(NamedTuple):
     """The right to replay one turn, now used."""
 
     number: int
@@ -201,7 +201,7 @@ class Ledger:
                 self._drop()
             return number
 
-    def take(self, key: Hashable, *, pick: int = 0) -> Ticket | None:
+    def take(self, key: Hashable, *, pick: int = 0) -> ReplayedTurn | None:
         """Use a turn of ``key`` from the latest closed step that has one; ``None`` if there is none.
 
         Args:
@@ -216,19 +216,19 @@ class Ledger:
         with self._lock:
             return [self._entries[number].turn for _, number in self._equals(key)]
 
-    def use(self, number: int) -> Ticket:
+    def use(self, number: int) -> ReplayedTurn:
         """Use the turn with this number.
 
         Raises:
-            TicketUsed: If it was used or dropped, or if its step is still running.
+            TurnUnavailable: If it was used or dropped, or if its step is still running.
         """
         with self._lock:
             if not 0 <= number < self._next:
-                raise TicketUsed(f"there is no turn {number}; the ledger has numbered {self._next} so far")
+                raise TurnUnavailable(f"there is no turn {number}; the ledger has numbered {self._next} so far")
             if number not in self._entries:
-                raise TicketUsed(f"turn {number} was used already or dropped for room; a stored turn is one draw")
+                raise TurnUnavailable(f"turn {number} was used already or dropped for room; a stored turn is one draw")
             if self._entries[number].step == self._step:
-                raise TicketUsed(f"turn {number} belongs to the running step; call close_step() first")
+                raise TurnUnavailable(f"turn {number} belongs to the running step; call close_step() first")
             return self._use(number)
 
     def close_step(self, *, trained: bool = True) -> None:
@@ -270,10 +270,10 @@ class Ledger:
         by_step = self._by_key.get(key, {})
         return next((by_step[step] for step in reversed(by_step) if step < self._step), [])
 
-    def _use(self, number: int) -> Ticket:
+    def _use(self, number: int) -> ReplayedTurn:
         entry = self._remove(number)
         self._counts.used += 1
-        return Ticket(number, entry.turn, Level.C if entry.trained else Level.B)
+        return ReplayedTurn(number, entry.turn, Level.C if entry.trained else Level.B)
 
     def _drop(self) -> None:
         """Drop the turn of lowest rank of the oldest step."""

@@ -30,9 +30,9 @@ CHAIN = np.dtype(
         ("most", np.int32),  # tokens at most
         ("held", np.int32),  # its last tokens that the store does not have yet
         ("drafted", np.int32),  # tokens proposed for the coming step
-        ("by_guess", np.int32),  # 1 where the proposal is from the caller's guess
-        ("guess", np.int64),  # where this begins in ``Chains.guesses``
-        ("guessed", np.int32),  # its length; 0 once another token was sampled
+        ("by_turn_draft", np.int32),  # 1 where the proposal is from the caller's draft
+        ("turn_draft", np.int64),  # where this begins in ``Chains.turn_drafts``
+        ("turn_drafted", np.int32),  # its length; 0 once another token was sampled
         ("asked", np.int64),  # the last step after which drafts were asked for
         ("step", np.int64),  # the last step in which it sampled
         ("verify_steps", np.int64),  # steps in which it sampled
@@ -45,7 +45,7 @@ CHAIN = np.dtype(
 
 
 class Chains(NamedTuple):
-    """The turns by slot, which is the first axis of every array but ``guesses``."""
+    """The turns by slot, which is the first axis of every array but ``turn_drafts``."""
 
     records: NDArray[np.void]
     """Of type ``CHAIN``, shape (slots,)."""
@@ -53,7 +53,7 @@ class Chains(NamedTuple):
     """Tokens that the store does not have yet, shape (slots, room)."""
     stops: NDArray[np.int32]
     """Tokens that end the turn, -1 after the last, shape (slots, most of a turn)."""
-    guesses: NDArray[np.int32]
+    turn_drafts: NDArray[np.int32]
     """Guesses of callers, one after the other."""
     estimates: NDArray[np.float32]
     """Probability, by the store, that the proposal is accepted up to a token, shape (slots, longest draft)."""
@@ -76,12 +76,12 @@ class Read(NamedTuple):
     """Tokens of theirs."""
     ended: int
     """Turns that these ended."""
-    guessed: int
-    """Tokens of guesses that may be proposed."""
+    turn_drafted: int
+    """Tokens of drafts that may be proposed."""
     asked: int
     """Turns that sampled and for which drafts were asked for after the step before."""
-    by_guess: int
-    """Of these, those whose proposal was a guess."""
+    by_turn_draft: int
+    """Of these, those whose proposal was a draft."""
     verified: int
     """Draft tokens of the store that were verified."""
 
@@ -119,11 +119,11 @@ def _span(turn: Any, b: int, tokens: NDArray[np.int32], ends: NDArray[np.int32])
 
 
 @part
-def _guess(turn: Any, most: int, guesses: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
-    """How many next tokens of a turn's guess may be proposed: up to ``most`` and to a stop token."""
-    count = max(min(int64(turn.guessed - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
+def _guess(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDArray[np.int32]) -> int:
+    """How many next tokens of a turn's draft may be proposed: up to ``most`` and to a stop token."""
+    count = max(min(int64(turn.turn_drafted - turn.committed), int64(turn.most - turn.committed - 1), most), int64(0))
     for i in range(count):
-        if _is_stop(guesses[turn.guess + turn.committed + i], stops):
+        if _is_stop(turn_drafts[turn.turn_draft + turn.committed + i], stops):
             return i + 1
     return count
 
@@ -156,10 +156,10 @@ def read(
         if slots[b] >= 0 and records[slots[b]].live:
             begin, stop = _span(records[slots[b]], b, tokens, ends)
             most = max(most, records[slots[b]].held + stop - begin)
-    rows, live, new, ended, guessed = int64(0), int64(0), int64(0), int64(0), int64(0)
-    asked, by_guess, verified = int64(0), int64(0), int64(0)
+    rows, live, new, ended, turn_drafted = int64(0), int64(0), int64(0), int64(0), int64(0)
+    asked, by_turn_draft, verified = int64(0), int64(0), int64(0)
     if most > held.shape[1]:
-        return most, waiting, rows, live, new, ended, guessed, asked, by_guess, verified
+        return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
     for b in range(len(slots)):
         slot = int64(slots[b])
         if slot < 0:
@@ -187,17 +187,17 @@ def read(
         turn.accepted += hits
         if turn.asked == step - 1:
             asked += 1
-            by_guess += turn.by_guess
-            for i in range(0 if turn.by_guess else turn.drafted):
+            by_turn_draft += turn.by_turn_draft
+            for i in range(0 if turn.by_turn_draft else turn.drafted):
                 out.estimates[verified], out.accepted[verified] = chains.estimates[slot, i], i < hits
                 verified += 1
         turn.drafted = 0
-        if turn.guessed:
-            at = turn.guess + turn.committed
-            same = turn.committed + count <= turn.guessed
+        if turn.turn_drafted:
+            at = turn.turn_draft + turn.committed
+            same = turn.committed + count <= turn.turn_drafted
             for i in range(count if same else 0):
-                same = same and chains.guesses[at + i] == held[slot, first + i]
-            turn.guessed = turn.guessed if same else 0
+                same = same and chains.turn_drafts[at + i] == held[slot, first + i]
+            turn.turn_drafted = turn.turn_drafted if same else 0
         if first == 0:
             chains.waiting[waiting] = slot
             waiting += 1
@@ -210,9 +210,9 @@ def read(
             ended += 1
         else:
             live += 1
-            if turn.guessed > turn.committed:
-                guessed += _guess(turn, longest, chains.guesses, stops)
-    return most, waiting, rows, live, new, ended, guessed, asked, by_guess, verified
+            if turn.turn_drafted > turn.committed:
+                turn_drafted += _guess(turn, longest, chains.turn_drafts, stops)
+    return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
 
 
 class Space(NamedTuple):
@@ -239,8 +239,8 @@ class Proposals(NamedTuple):
     """How many, shape (rows,)."""
     widths: NDArray[np.int32]
     """How many at most, shape (rows,); empty where the longest draft bounds all alike."""
-    guessed: int
-    """Most tokens of callers' guesses of all requests together."""
+    turn_drafted: int
+    """Most tokens of callers' drafts of all requests together."""
     most: int
     """Most tokens of the store's drafts of all requests together, the most probable ones."""
     nodes: DraftNodes
@@ -291,7 +291,7 @@ def go_on(
             new = chains.held[due[i], : turn.held]
             accepted += extend(turns[turn.row], new, sources, weights[0], head)
             turn.held = 0
-    count, most = _propose_guesses(slots, step, limits.budget, chains, out), out.most
+    count, most = _propose_turn_drafts(slots, step, limits.budget, chains, out), out.most
     if most <= 0 or count == 0:
         add(share, int64(COUNT), int64(-1))
         return accepted, int64(0)
@@ -355,9 +355,9 @@ def _draft_parts(
 
 
 @part
-def _propose_guesses(slots: NDArray[np.int32], step: int, longest: int, chains: Chains, out: Proposals) -> int:
-    """Propose the guesses of callers; returns how many turns the store may draft for, listed in ``out``."""
-    count, left = int64(0), out.guessed
+def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chains: Chains, out: Proposals) -> int:
+    """Propose the drafts of callers; returns how many turns the store may draft for, listed in ``out``."""
+    count, left = int64(0), out.turn_drafted
     for b in range(len(slots)):
         slot = int64(slots[b])
         out.counts[b] = 0
@@ -370,14 +370,14 @@ def _propose_guesses(slots: NDArray[np.int32], step: int, longest: int, chains: 
         if len(out.widths) > 0:
             room = min(room, int64(out.widths[b]))
         room = max(room, int64(0))
-        turn.by_guess, turn.asked = 0, step
-        if turn.guessed > turn.committed:
-            own = _guess(turn, min(room, left), chains.guesses, chains.stops[slot])
+        turn.by_turn_draft, turn.asked = 0, step
+        if turn.turn_drafted > turn.committed:
+            own = _guess(turn, min(room, left), chains.turn_drafts, chains.stops[slot])
             for i in range(own):
-                out.drafts[b, i] = chains.guesses[turn.guess + turn.committed + i]
+                out.drafts[b, i] = chains.turn_drafts[turn.turn_draft + turn.committed + i]
             if own > 0:
                 out.counts[b] = turn.drafted = own
-                turn.by_guess = 1
+                turn.by_turn_draft = 1
                 left -= own
                 room = int64(0)
         out.space.places[count], out.space.live[count], out.space.room[count] = b, turn.row, room

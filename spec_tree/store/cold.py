@@ -51,7 +51,7 @@ class ColdTurns:
         return sum(len(turns) for _, turns in self._states.values())
 
     def add(self, state: int, keys: NDArray[np.uint64], tokens: NDArray[np.int32]) -> None:
-        """Keep a turn of ``state`` (its exact key; ``keys`` is its ladder), behind the older ones."""
+        """Keep a turn of ``state`` (its exact key; ``keys`` is its backoff_states), behind the older ones."""
         self.add_packed(state, keys, pack(tokens))
 
     def add_packed(self, state: int, keys: NDArray[np.uint64], packed: bytes) -> None:
@@ -91,7 +91,7 @@ class ColdTurns:
             del self._states[state]
 
     def packed(self) -> Iterator[tuple[int, NDArray[np.uint64], bytes]]:
-        """State, ladder and packed tokens of each turn, least recently touched states and oldest turns first."""
+        """State, backoff_states and packed tokens of each turn, least recently touched states and oldest turns first."""
         for state, (keys, turns) in self._states.items():
             for packed in turns:
                 yield state, keys, packed

@@ -29,7 +29,7 @@ from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.store.chains import COUNT, Chains, Proposals, go_on, help_out
-from turntree.spec_tree.store.holdings import collect, restore
+from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.live_table import (
     LiveTable,
     Tokens,
@@ -42,7 +42,7 @@ from turntree.spec_tree.store.live_table import (
 from turntree.spec_tree.store.prefix_tree import TreeNode
 from turntree.spec_tree.store.proposal import MOST_NODES, ROWS_OF_A_THREAD, own_work, pool, propose, shortened
 from turntree.spec_tree.store.retention import RetentionPolicy
-from turntree.spec_tree.store.snapshot import Snapshot, read_past, read_snapshot, write_snapshot
+from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
 _TOGETHER = 4
 """Threads that draft chains at most: each more costs the calling one time with the interpreter's lock."""
@@ -73,7 +73,7 @@ class SpecForest:
             config: Settings; ``None`` takes the defaults.
 
         Raises:
-            DamagedForest: If ``config.past`` is no forest, or one of a policy with other tokens; see ``load``.
+            DamagedForest: If ``config.import_turns`` is no forest, or one of a policy with other tokens; see ``load``.
             OSError: If it cannot be read.
         """
         self.config = config or ForestConfig()
@@ -87,8 +87,8 @@ class SpecForest:
         """The turns by state and the log; for checks and measurements only."""
         self.live_table = LiveTable(self.config)
         """The live turns; for checks and measurements only."""
-        if self.config.past:
-            self.rollouts.add_past(read_past(Path(self.config.past), self.config), self.live_table.turns)
+        if self.config.import_turns:
+            self.rollouts.add_imported(read_imported(Path(self.config.import_turns), self.config), self.live_table.turns)
 
     @property
     def sources(self) -> DraftSources:
@@ -176,7 +176,7 @@ class SpecForest:
                 )
                 begin = stop
             self._committed += len(sampled)
-            self._judge_past(len(sampled))
+            self._drop_wrong_imports(len(sampled))
 
     def advance(
         self,
@@ -218,7 +218,7 @@ class SpecForest:
             self._drafted += counts[1]
 
         with self._lock:
-            self._judge_past(tokens)  # by what was sampled before these
+            self._drop_wrong_imports(tokens)  # by what was sampled before these
             if not self.rollouts.room_for_all(len(due), tokens, live):
                 lengths, rows, begin = chains.records["held"][due], chains.records["row"][due], 0
                 while begin < len(due):
@@ -300,10 +300,10 @@ class SpecForest:
                 evicted_states=rollouts.cold.dropped_states,
             )
 
-    def past_counters(self) -> dict[str, float]:
+    def imported_counters(self) -> dict[str, float]:
         """Counters of the turns of other runs, by their names in the metrics; empty where none were given."""
-        past = self.rollouts.past
-        return {"past_turns": past.given, "past_forgotten": past.forgotten} if self.config.past else {}
+        past = self.rollouts.imported
+        return {"imported_turns": past.given, "imported_evicted": past.forgotten} if self.config.import_turns else {}
 
     def tree(self, state: DialogueState) -> TreeNode:
         """The prefix tree of the turns known at ``state``, live ones included; empty where unknown."""
@@ -351,7 +351,7 @@ class SpecForest:
             OSError: If it cannot be read.
         """
         snapshot = read_snapshot(Path(path), config)
-        forest = cls(replace(snapshot.config, past=""))  # the file has what was left of it
+        forest = cls(replace(snapshot.config, import_turns=""))  # the file has what was left of it
         forest._take(snapshot)
         return forest
 
@@ -375,6 +375,6 @@ class SpecForest:
         self.weights[:] = snapshot.weights
         restore(snapshot.held, self.rollouts, self.live_table.turns)
 
-    def _judge_past(self, tokens: int) -> None:
-        if self.rollouts.judge_past(tokens):
+    def _drop_wrong_imports(self, tokens: int) -> None:
+        if self.rollouts.drop_wrong_imports(tokens):
             self.weights[:] = first_weights()  # what was learnt until now, was learnt of those turns

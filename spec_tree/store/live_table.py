@@ -67,8 +67,8 @@ class LiveTable:
         taken = self._free[kept:][::-1]
         del self._free[kept:]
         rows = np.array(taken, np.int64)
-        ladders = np.array([state.ladder() for state in states], np.uint64)
-        kernels.begin(rows, ladders.reshape(-1, 4), self.turns.records)
+        backoff_lists = np.array([state.backoff_states() for state in states], np.uint64)
+        kernels.begin(rows, backoff_lists.reshape(-1, 4), self.turns.records)
         handles = list(range(self._handles, self._handles + len(states)))
         self._handles += len(states)
         self._rows.update(zip(handles, taken, strict=True))

@@ -21,7 +21,7 @@ from turntree.spec_tree.kernels.batch import LONGEST_PIECE
 from turntree.spec_tree.kernels.layout import GRANULE, LiveTurns
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.store.cold import ColdTurns
-from turntree.spec_tree.store.past import Past
+from turntree.spec_tree.store.imported_turns import ImportedTurns
 from turntree.spec_tree.store.turn_store import LogEntry, TurnStore, granules
 
 _SPARE = 3 * GRANULE
@@ -67,7 +67,7 @@ class RetentionPolicy:
         """States with turns in the log or live, by the first of their keys."""
         self.by_row: dict[int, tuple[_State, LogEntry | None]] = {}
         """The live turns by row of ``LiveTurns``; ``None`` as the turn if it was too long for the log."""
-        self.past = Past()
+        self.imported = ImportedTurns()
         """Those of other runs."""
         self._again: list[_Again] = []
         self._clock = 0
@@ -212,8 +212,8 @@ class RetentionPolicy:
         self._over_quota += len(over)
         self.store.drop_all(over)
 
-    def add_past(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
-        """Keep turns of other runs, with the ladders of their states, as ones older than all that follow.
+    def add_imported(self, turns: Sequence[tuple[NDArray[np.uint64], NDArray[np.int32]]], live: LiveTurns) -> None:
+        """Keep turns of other runs, with the backoff_lists of their states, as ones older than all that follow.
 
         Half of the log is theirs at most: the newest, which are the last.
         """
@@ -221,34 +221,34 @@ class RetentionPolicy:
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
         kept = []
-        for ladder, sampled in turns[first:]:
-            exact = int(ladder[0])
-            state = self.by_state.setdefault(exact, _State(exact, ladder))
+        for backoff_states, sampled in turns[first:]:
+            exact = int(backoff_states[0])
+            state = self.by_state.setdefault(exact, _State(exact, backoff_states))
             self._write(state, sampled, live)
             kept.append(state.turns[-1])
-        self.past = Past(kept)
+        self.imported = ImportedTurns(kept)
 
-    def judge_past(self, tokens: int) -> bool:
+    def drop_wrong_imports(self, tokens: int) -> bool:
         """So many tokens were sampled: remove turns of other runs that were wrong too often, now and then.
 
         Returns:
             Whether more than half of them have gone now, and had not before.
         """
-        if not self.past.due(tokens):
+        if not self.imported.due(tokens):
             return False
-        wrong = self.past.judge(self.store)
+        wrong = self.imported.judge(self.store)
         for turn in wrong:
             state = self.by_state[int(turn.keys[0])]
             state.turns.remove(turn)
             self._uncount(turn)
             self._forget_empty(state)
         self.store.drop_all(wrong)
-        gone, given = self.past.forgotten, self.past.given
+        gone, given = self.imported.forgotten, self.imported.given
         return 2 * (gone - len(wrong)) <= given < 2 * gone
 
     def known(self, state: DialogueState, live: LiveTurns) -> list[NDArray[np.int32]]:
         """The turns of a state, live ones last."""
-        exact = state.ladder()[0]
+        exact = state.backoff_states()[0]
         turns = self.cold.look(exact)
         held = self.by_state.get(exact)
         if held is not None:
@@ -268,7 +268,7 @@ class RetentionPolicy:
 
     def finished(self, state: DialogueState) -> int:
         """Number of finished turns held of a state."""
-        exact = state.ladder()[0]
+        exact = state.backoff_states()[0]
         held = self.by_state.get(exact)
         return self.cold.count(exact) + (len(held.turns) if held is not None else 0)
 
@@ -276,7 +276,7 @@ class RetentionPolicy:
         exact = state.exact or 1
         held = self.by_state.get(exact)
         if held is None:
-            held = self.by_state[exact] = _State(exact, np.array(state.ladder(), np.uint64))
+            held = self.by_state[exact] = _State(exact, np.array(state.backoff_states(), np.uint64))
         self._clock += 1
         held.visited = self._clock
         if exact in self.cold:

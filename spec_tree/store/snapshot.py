@@ -30,7 +30,7 @@ from turntree.spec_tree.config_text import config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
-from turntree.spec_tree.store.holdings import KINDS, MOST_COUNT, Holdings, all_turns, check, check_tokens
+from turntree.spec_tree.store.serialised_turns import KINDS, MOST_COUNT, SerialisedTurns, all_turns, check, check_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Snapshot(NamedTuple):
     """The saved parts of a forest."""
 
     config: ForestConfig
-    held: Holdings
+    held: SerialisedTurns
     weights: Weights
     counters: NDArray[np.int64]
     """Nodes drafted, nodes accepted, tokens committed, shape (3,)."""
@@ -73,7 +73,7 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
     arrays: Arrays = {
         "magic": _MAGIC,
         "format": np.array([FORMAT], np.int64),
-        "config": np.frombuffer(config_to_text(replace(snapshot.config, past="")).encode(), np.uint8),
+        "config": np.frombuffer(config_to_text(replace(snapshot.config, import_turns="")).encode(), np.uint8),
         "counters": snapshot.counters,
         **{f"held_{name}": array for name, array in snapshot.held._asdict().items()},
         **{f"weights_{name}": array for name, array in parts(snapshot.weights).items()},
@@ -123,8 +123,8 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
     return snapshot._replace(config=own.of_policy(known.vocabulary, known.tokenizer))
 
 
-def read_past(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
-    """The turns of a file of ``write_snapshot``, or of those in a folder, with the ladders of their states.
+def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
+    """The turns of a file of ``write_snapshot``, or of those in a folder, with the backoff_lists of their states.
 
     Args:
         path: The file, or a folder: of the stores named ``forest.npz`` anywhere in it, as a run's checkpoints have
@@ -144,14 +144,14 @@ def read_past(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], N
     known: set[tuple[bytes, bytes]] = set()
     for file in files:
         found = list(all_turns(read_snapshot(file, own).held))
-        names = [(ladder.tobytes(), said.tobytes()) for ladder, said in found]
+        names = [(backoff_states.tobytes(), said.tobytes()) for backoff_states, said in found]
         turns += [turn for name, turn in zip(names, found, strict=True) if name not in known]
         known.update(names)
     return turns
 
 
 def _stores(folder: Path) -> list[Path]:
-    """The files of stores in a folder; see ``read_past``.
+    """The files of stores in a folder; see ``read_imported``.
 
     Raises:
         OSError: If a folder in it cannot be read: its store may be the last.
@@ -182,7 +182,7 @@ def _snapshot(file: ArrayFile) -> Snapshot:
     if version != [FORMAT]:
         raise DamagedFile(f"it has format {version}, expected [{FORMAT}]")
     learnt = first_weights()
-    held = dict(zip(_names("held", Holdings._fields), KINDS, strict=True))
+    held = dict(zip(_names("held", SerialisedTurns._fields), KINDS, strict=True))
     weights = dict(zip(_names("weights", parts(learnt)), parts(learnt).values(), strict=True))
     kinds: dict[str, tuple[DTypeLike, int]] = {**_KINDS, **held}
     narrow = file.members.get("held_hot_tokens")
@@ -198,7 +198,7 @@ def _snapshot(file: ArrayFile) -> Snapshot:
     counters = arrays["counters"]
     if counters.shape != (3,) or counters.min() < 0 or counters.max() > MOST_COUNT:
         raise DamagedFile(f"it has {len(counters)} counters, expected 3 of at least 0")
-    turns = Holdings(*(arrays[name] for name in held))
+    turns = SerialisedTurns(*(arrays[name] for name in held))
     config = config_from_text(arrays["config"].tobytes())
     check(turns)
     return Snapshot(config, turns, learnt, counters)

@@ -167,9 +167,9 @@ class TurnStore:
         """
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
-        ladders = np.concatenate(keys).reshape(-1, 4)
+        backoff_lists = np.concatenate(keys).reshape(-1, 4)
         spans = np.stack([begins, begins + lengths], axis=1)
-        write_turns(bounds, sampled, spans, np.array(slots), ladders, self.log, self.keys)
+        write_turns(bounds, sampled, spans, np.array(slots), backoff_lists, self.log, self.keys)
         self.head[0] = bounds[-1]
         turns = list(map(LogEntry, slots, bounds[:-1].tolist(), keys, lengths.tolist()))
         for slot, turn in zip(slots, turns, strict=True):

@@ -12,22 +12,22 @@ def rows() -> dict[str, Any]:
     return {way.name: replicas.simulate(way, **sizes) for way in replicas.WAYS}
 
 
-def test_a_task_is_known_at_home_a_hub_brings_what_routing_has_not_and_the_bound_on_load_holds(rows):
+def test_a_task_is_known_at_home_a_broker_brings_what_routing_has_not_and_the_bound_on_load_holds(rows):
     home = rows["always home, no hub"]
     assert home.known == 1.0
-    assert home.given_mb == home.fetched_mb == home.hub_ms == 0.0
+    assert home.given_mb == home.fetched_mb == home.broker_ms == 0.0
     assert rows["task, no hub"].load <= 1.5 <= rows["always home, no hub"].load + 0.5
-    for with_hub, without in (
+    for with_broker, without in (
         ("random, hub of all", "random, no hub"),
-        ("lost: task, hub of 2 homes", "lost: task, no hub"),
+        ("lost: task, hub of 2 replicas_per_task", "lost: task, no hub"),
     ):
-        assert rows[with_hub].known > rows[without].known
-        assert rows[with_hub].given_mb > 0
-        assert rows[with_hub].fetched_mb > 0
+        assert rows[with_broker].known > rows[without].known
+        assert rows[with_broker].given_mb > 0
+        assert rows[with_broker].fetched_mb > 0
         assert rows[without].given_mb == 0
     for row in rows.values():
         if row.given_mb:
-            assert 0 < row.hub_mb <= 4 * row.given_mb * 1.1
+            assert 0 < row.broker_mb <= 4 * row.given_mb * 1.1
             assert row.missed == 0
 
 

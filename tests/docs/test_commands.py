@@ -42,7 +42,7 @@ BEFORE: dict[str, list[str]] = table(__file__, "before")
 HOW: dict[str, str] = table(__file__, "how")
 """Patterns of all commands, and how ``make test`` runs them, or why it does not."""
 STANDS_FOR: dict[str, str] = table(__file__, "stands_for")
-QUICK: dict[str, str] = table(__file__, "quick")
+QUICK: dict[str, str] = table(__file__, "step_inline")
 PATTERNS = [*NOT_RUN, *READ_DATA, *SMALLER]
 
 
@@ -266,13 +266,13 @@ def test_every_training_of_the_pages_is_composed_and_its_tasks_are_drawn(
 def test_commands_that_need_no_gpu_and_no_minute_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line for line in every_command() if found(HOW, line) == "run"]
     assert len(lines) > 40
-    quick = {line: f"{line} {found(QUICK, line) or ''}" for line in lines}
+    step_inline = {line: f"{line} {found(QUICK, line) or ''}" for line in lines}
     assert (
         said_of("turntree eval turntree/Arithmetic-v0 --model DIR -n 1 --max-tokens 4 --out before.jsonl", capsys)
         is None
     )
     shutil.copy("before.jsonl", "after.jsonl")
-    failed = {line: said for line in lines if (said := said_of(quick[line], capsys))}
+    failed = {line: said for line in lines if (said := said_of(step_inline[line], capsys))}
     assert failed == {}, "\n\n".join(f"$ {line}\n{said}" for line, said in failed.items())
     assert said_of("turntree view runs/none", capsys)
 

@@ -34,7 +34,7 @@ from turntree.envs import (
 )
 from turntree.envs.catalogue import CATALOGUE, Entry, find_entry
 from turntree.envs.checking.script import play, script_for
-from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.errors import UngradedAnswer
 from turntree.envs.math.arithmetic import Arithmetic
 
 every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.id)
@@ -104,7 +104,7 @@ class Faulty(Arithmetic):
     def reply(self, message: Message) -> Reply:
         index = int(self.current_task.id.rpartition("/")[2])
         if index == 2:
-            raise UndecidedAnswer("nobody can tell")
+            raise UngradedAnswer("nobody can tell")
         return Reply(reward=float(index % 2), done=True)
 
 
@@ -114,13 +114,13 @@ def test_the_benchmark_of_the_catalogue_names_every_fault(monkeypatch: pytest.Mo
     register("tests/Faulty-v0", Faulty)
     monkeypatch.setitem(WINNERS, "tests/Faulty-v0", WINNERS["turntree/Arithmetic-v0"])
     row = catalogue.examine("tests/Faulty-v0", "train", 200)
-    undecided = "arithmetic/train/2: reply() raised UndecidedAnswer: nobody can tell"
+    ungraded = "arithmetic/train/2: reply() raised UngradedAnswer: nobody can tell"
     assert row["tasks"] == 4
     assert row["gold_wins"] == 2
-    assert row["gold_does_not_win"] == ["arithmetic/train/0: 0, done", undecided]
+    assert row["gold_does_not_win"] == ["arithmetic/train/0: 0, done", ungraded]
     assert row["useless_wins"] == dict.fromkeys(LOSERS, 2)
-    assert row["useless_is_undecided"] == dict.fromkeys(LOSERS, 1)
-    won = ["arithmetic/train/1: 1, done", undecided, "arithmetic/train/3: 1, done"]
+    assert row["useless_is_ungraded"] == dict.fromkeys(LOSERS, 1)
+    won = ["arithmetic/train/1: 1, done", ungraded, "arithmetic/train/3: 1, done"]
     assert row["useless_does_not_lose"] == dict.fromkeys(LOSERS, won)
     assert any("something is wrong" in warning for warning in row["warnings"])
 

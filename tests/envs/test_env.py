@@ -213,7 +213,7 @@ def test_a_limit_truncates_what_the_task_has_not_decided_by_then(limits: dict, t
 
 class TestFailure:
     @pytest.mark.parametrize(("action", "failure"), table(__file__, "failures"))
-    def test_a_failure_of_the_surroundings_truncates_with_one_line_until_the_reset(self, action, failure):
+    def test_a_failure_of_the_infrastructure_truncates_with_one_line_until_the_reset(self, action, failure):
         env = Shop()
         [(text, reward, terminated, truncated, info)] = play(
             env, [action if isinstance(action, str) else call(*action)]
@@ -286,9 +286,9 @@ def test_rewards_must_be_finite(value: float) -> None:
 
 def test_what_a_subclass_adds_may_block() -> None:
     class Quick(Shop):
-        quick = True
+        step_inline = True
 
     class Slower(Quick):
         pass
 
-    assert (Shop.quick, Quick.quick, Slower.quick) == (False, True, False)
+    assert (Shop.step_inline, Quick.step_inline, Slower.step_inline) == (False, True, False)

@@ -14,7 +14,7 @@ from tables import table
 
 from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
-from turntree.envs.parsers import FORMATS, finding
+from turntree.envs.parsers import FORMATS, call_scanner
 from turntree.envs.parsers.literals import LONGEST, literal_value, parse_expression
 from turntree.envs.parsers.typed_text import read_typed
 
@@ -164,7 +164,7 @@ def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, 
 
 def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
     for row in shared_rows("env_cases_3.jsonl", "parser:"):
-        name = row["contract"].partition(":")[2].replace("qwen", "qwen3_coder")
+        name = row["answer_format"].partition(":")[2].replace("qwen", "qwen3_coder")
         read = meant(get_parser(name, (calc, edit, put)).parse(row["prediction"]))
         assert read == row["right"] or read in row["right"], row["id"]
 
@@ -187,8 +187,8 @@ def test_literals_are_read_in_bounded_steps(text: str) -> None:
 @pytest.mark.parametrize("name", NOT_COMPACT)
 def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = ("<tool_call>", "<tool_call><function=a>", "<calc>", "<calc></think>", "</think>", "<parameter=a>")
-    tried = Mock(side_effect=finding.next_thought)
-    monkeypatch.setattr(finding, "next_thought", tried)
+    tried = Mock(side_effect=call_scanner.next_thought)
+    monkeypatch.setattr(call_scanner, "next_thought", tried)
     for mark in marks:
         get_parser(name, (calc, edit)).parse(mark * 2000)
         assert tried.call_count < 20_000

@@ -149,7 +149,7 @@ def test_the_last_number_of_a_turn_is_a_guess_and_a_turn_without_one_costs_one()
 
 
 @pytest.mark.parametrize("text", ["1.5", "9" * 13, "5" * 5000])
-def test_what_is_no_guess_is_not_taken_for_one(text: str) -> None:
+def test_what_is_no_draft_is_not_taken_for_one(text: str) -> None:
     assert "no number" in play(make("turntree/NumberGuessing-v0"), [text])[0][0]
 
 

@@ -10,8 +10,8 @@ from laws import enumeration, policies
 from tabled_engine import TabledEngine
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.guesses import turn_verification
-from turntree.agents.guesses.turn_verification import RatioRule, verify
+from turntree.agents.turn_drafts import turn_verification
+from turntree.agents.turn_drafts.turn_verification import RatioRule, verify
 from turntree.spec_tree.rules.level import Level
 from turntree.spec_tree.rules.verify import prefix, ratio_accept
 

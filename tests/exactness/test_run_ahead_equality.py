@@ -12,7 +12,7 @@ from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.turn_storage import storage_key
+from turntree.agents.turn_drafts.turn_storage import storage_key
 from turntree.spec_tree import SpecForest
 
 PROMPTS = [(1, 2, 3 + number) for number in range(6)]
@@ -48,7 +48,7 @@ async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
 def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:
     """The same, begun ahead of the next step."""
     asked = [
-        run_ahead.sample_ahead(TurnRequest(prompt, sampling(seed + i), ahead_for=2)) for i, prompt in enumerate(PROMPTS)
+        run_ahead.precompute(TurnRequest(prompt, sampling(seed + i), precomputed_for=2)) for i, prompt in enumerate(PROMPTS)
     ]
     return [asyncio.create_task(turn) for turn in asked]
 
@@ -59,14 +59,14 @@ class Steps(NamedTuple):
     ahead: RunAhead
 
 
-async def two_steps(*, ahead_seed: int = NEXT, make: bool = True) -> Steps:
+async def two_steps(*, precomputed_seed: int = NEXT, make: bool = True) -> Steps:
     """The running step's turns and, in the slots that they leave, those of the next one with seeds from
-    ``ahead_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
+    ``precomputed_seed``; then new weights, then the next step's turns with seeds from ``NEXT``."""
     with an_engine() as engine:
         run_ahead = RunAhead(engine)
         tasks = []
         if make:
-            tasks = made_ahead(run_ahead, ahead_seed)
+            tasks = made_ahead(run_ahead, precomputed_seed)
             await asyncio.sleep(0.02)
         running = await turns_of(run_ahead, 0)
         await asyncio.gather(*tasks)
@@ -114,7 +114,7 @@ def test_the_tokens_are_those_of_a_run_that_makes_nothing_ahead_and_promoted_one
     assert {turn.levels for turn in without.next} == {""}
 
 
-async def test_the_guess_alone_without_the_new_policys_word_is_noticed():
+async def test_the_draft_alone_without_the_new_policys_word_is_noticed():
     """Control: what was made ahead, taken as it is."""
     with an_engine() as engine:
         assert not all(plain(await turns_of(engine, NEXT)))
@@ -122,7 +122,7 @@ async def test_the_guess_alone_without_the_new_policys_word_is_noticed():
 
 async def test_noise_that_the_policy_was_trained_on_is_never_promoted():
     """Control: turns made ahead with seeds that the running step uses as well."""
-    steps = await two_steps(ahead_seed=0)
+    steps = await two_steps(precomputed_seed=0)
     stock = steps.ahead.stock
     assert all(number in stock.trained for number in range(len(PROMPTS)))
     for number, prompt in enumerate(PROMPTS):
@@ -139,7 +139,7 @@ async def test_a_turn_given_up_at_any_moment_goes_on_as_if_it_had_not_been(seed:
         tasks = made_ahead(RunAhead(engine), NEXT)
         for seconds in wait:
             await asyncio.sleep(seconds)
-            await engine.abort_ahead()
+            await engine.abort_precomputed()
         turns = await asyncio.gather(*tasks)
         whole = await turns_of(engine, NEXT)
     assert [turn.token_ids for turn in turns] == [turn.token_ids for turn in whole]

@@ -36,10 +36,10 @@ def test_an_environment_of_ones_own_and_one_in_fifteen_lines(capsys: pytest.Capt
 def test_a_dialogue_longer_than_a_row_is_shortened(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     episode = load("long_dialogue").main([str(tiny_model)])
     assert episode.reward == 1.0
-    assert [len(turns) for turns in episode.stretches] == [2, 2, 2]
+    assert [len(turns) for turns in episode.segments] == [2, 2, 2]
     assert "You have read pages 0, 1, 2, 3" not in episode.messages[-2].content, "only the policy saw the note"
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in shown] == ["stretch 1", "stretch 2", "stretch 3", "reward"]
+    assert [line.split(":")[0] for line in shown] == ["segment 1", "segment 2", "segment 3", "reward"]
 
 
 def test_a_reward_of_ones_own(own_rewards: None) -> None:

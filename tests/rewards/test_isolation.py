@@ -83,7 +83,7 @@ def test_a_hostile_answer_ends_within_its_deadline_and_is_never_right(answer: st
     assert bool(verdict.correct) is (expected or (gold == "5" and set(answer) == {",", "5"}))
 
 
-def test_what_never_ends_is_undecided_at_the_deadline_and_its_worker_is_replaced(hasty: Judge) -> None:
+def test_what_never_ends_is_ungraded_at_the_deadline_and_its_worker_is_replaced(hasty: Judge) -> None:
     running, seen = hasty.compare(NEVER_ENDS_GOLD, Answer(NEVER_ENDS), EXACT), set(hasty.worker_pids())
     eventually(lambda: seen.update(hasty.worker_pids()) or running.done(), 60)  # type: ignore[union-attr]
     verdict = running.result()  # type: ignore[union-attr]
@@ -215,7 +215,7 @@ def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10)
         yield ours, pid
 
 
-def test_running_out_of_memory_is_undecided_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_ungraded_and_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     with lone_worker(monkeypatch, lambda *job: bytearray(1 << 30)) as (channel, pid):
         verdict, _ = channel.recv()
         assert (verdict.correct, verdict.status) == (None, Status.MEMORY)
@@ -246,7 +246,7 @@ def test_a_worker_that_uses_up_its_processor_time_is_ended_by_the_kernel(monkeyp
 
 @pytest.mark.parametrize(("gold", "answer", "death", "verdict"), table(__file__, "deaths"))
 def test_a_comparison_whose_workers_die_again_and_again_ends(gold, answer, death, verdict) -> None:
-    correct = {"wrong": False, "undecided": None}[verdict]
+    correct = {"wrong": False, "ungraded": None}[verdict]
     with Judge(PoolSettings(workers=1, deadline_seconds=60.0), cache_size=0) as judge:
         found = judge.compare(gold, Answer(answer), EXACT)
         killed: set[int] = set()
@@ -271,7 +271,7 @@ def test_running_out_of_time_is_wrong_unless_the_gold_answer_alone_does(gold, an
     assert result.flags == ((flags.NOT_UNDERSTOOD,) if correct is False else ())
 
 
-def test_a_worker_that_the_machine_gives_no_time_leaves_its_answer_undecided() -> None:
+def test_a_worker_that_the_machine_gives_no_time_leaves_its_answer_ungraded() -> None:
     with Judge(PoolSettings(workers=1, deadline_seconds=0.3), cache_size=0) as judge:
         verdict = judge.compare("3", Answer(SLOW), EXACT)
         while not verdict.done():  # type: ignore[union-attr]
@@ -282,7 +282,7 @@ def test_a_worker_that_the_machine_gives_no_time_leaves_its_answer_undecided() -
         assert (verdict.result().correct, verdict.result().status) == (None, Status.TIMEOUT)  # type: ignore[union-attr]
 
 
-def test_a_gold_answer_beyond_the_limits_is_undecided(judge: Judge) -> None:
+def test_a_gold_answer_beyond_the_limits_is_ungraded(judge: Judge) -> None:
     verdict = score("5", "7" * 100_000, judge=judge)
     assert (verdict.status, verdict.correct) == (Status.REJECTED_LIMITS, None)
 

@@ -19,12 +19,12 @@ from sympy.parsing.tests import test_latex_lark as their_lark
 from turntree.rewards import score_batch
 
 HERE = Path(__file__).parent
-JUDGED = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
+REVERIFIED = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
 
 
 def judged(peer: str) -> dict[str, str]:
     """Who is right, by the pair's key."""
-    return {key: entry["right"] for entry in JUDGED[peer] for key in entry["pairs"]}
+    return {key: entry["right"] for entry in REVERIFIED[peer] for key in entry["pairs"]}
 
 
 def math_verify_pairs() -> list[tuple[str, str, bool]]:
@@ -86,7 +86,7 @@ def test_an_expression_more_by_one_is_never_right() -> None:
 
 
 def test_the_judgements_say_who_is_right_and_why() -> None:
-    for entry in [entry for entries in JUDGED.values() for entry in entries]:
+    for entry in [entry for entries in REVERIFIED.values() for entry in entries]:
         assert entry["right"] in ("theirs", "ours", "neither")
         assert entry["why"]
         assert entry["pairs"]

@@ -12,8 +12,8 @@ def test_what_is_not_earned_is_not_paid_and_what_is_earned_is() -> None:
     labels = [case.label for case in cases]
     assert labels.count(False) >= 200
     assert labels.count(True) >= 100
-    _, _, texts, golds, contracts, questions = zip(*cases, strict=True)
-    scores = score_batch(texts, golds, contracts, questions=questions)
+    _, _, texts, golds, answer_formats, questions = zip(*cases, strict=True)
+    scores = score_batch(texts, golds, answer_formats, questions=questions)
     assert not [(case, score) for case, score in zip(cases, scores, strict=True) if score.correct is not case.label]
 
 

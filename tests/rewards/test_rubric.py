@@ -24,11 +24,11 @@ def test_the_reward_is_the_weighted_sum_of_clamped_parts() -> None:
     assert result.reward == pytest.approx(2.0 + 0.5 - 0.1)
 
 
-def test_weight_zero_is_a_metric_only_and_what_is_undecided_is_named_not_zero() -> None:
+def test_weight_zero_is_a_metric_only_and_what_is_ungraded_is_named_not_zero() -> None:
     parts = [Part(reward=constant("right", 1.0, decides=True)), Part(reward=constant("length", 1.0), weight=0)]
     result = Rubric([*parts, Part(reward=constant("open", None, decides=True))]).score([Sample(turns=("x",))])[0]
     assert (result.reward, result.parts) == (1.0, {"right": 1.0, "length": 1.0})
-    assert result.undecided == ("open",)
+    assert result.ungraded == ("open",)
 
 
 def test_a_rubric_that_is_broken_or_in_which_form_beats_a_right_answer_is_refused() -> None:

@@ -5,13 +5,13 @@ import pytest
 from tables import table
 
 from turntree.rewards import (
-    Contract,
+    AnswerFormat,
     Kind,
     MissingQuestion,
     Status,
-    UnknownContract,
+    UnknownAnswerFormat,
     ascore_batch,
-    contract_for,
+    answer_format_for,
     score,
     score_batch,
 )
@@ -51,7 +51,7 @@ def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status:
     assert list(verdict.flags) == flagged
 
 
-def test_what_nobody_can_decide_is_undecided_not_wrong_and_grader_talk_is_flagged() -> None:
+def test_what_nobody_can_decide_is_ungraded_not_wrong_and_grader_talk_is_flagged() -> None:
     verdict = score(r"\boxed{5}", r"\mho{(")
     assert (verdict.correct, verdict.score) == (None, 0.0)
     assert verdict.status is Status.UNPARSEABLE
@@ -62,27 +62,27 @@ def test_what_nobody_can_decide_is_undecided_not_wrong_and_grader_talk_is_flagge
     assert verdict.flags == (flags.GRADER_TALK,)
 
 
-@pytest.mark.parametrize(("contract", "gold", "text", "right"), table(__file__, "contracts"))
-def test_contracts_say_what_counts_as_the_same(contract: Any, gold: str, text: str, right: bool) -> None:
-    rules = contract if isinstance(contract, str) else Contract(**contract)
+@pytest.mark.parametrize(("answer_format", "gold", "text", "right"), table(__file__, "answer_formats"))
+def test_answer_formats_say_what_counts_as_the_same(answer_format: Any, gold: str, text: str, right: bool) -> None:
+    rules = answer_format if isinstance(answer_format, str) else AnswerFormat(**answer_format)
     assert score(text, gold, rules).correct is right
 
 
-def test_every_contract_is_found_by_its_name_and_aliases_and_an_unknown_one_is_named() -> None:
-    assert contract_for("MATH500").name == "math"
-    assert contract_for("openai/gsm8k").name == "gsm8k"
-    assert contract_for("aime25").kind is Kind.INTEGER
-    with pytest.raises(UnknownContract, match=r"nosuch.*gsm8k"):
+def test_every_answer_format_is_found_by_its_name_and_aliases_and_an_unknown_one_is_named() -> None:
+    assert answer_format_for("MATH500").name == "math"
+    assert answer_format_for("openai/gsm8k").name == "gsm8k"
+    assert answer_format_for("aime25").kind is Kind.INTEGER
+    with pytest.raises(UnknownAnswerFormat, match=r"nosuch.*gsm8k"):
         score("5", "5", "nosuch")
     with pytest.raises(ValueError, match="relative_tolerance"):
-        Contract(name="x", relative_tolerance=-1)
+        AnswerFormat(name="x", relative_tolerance=-1)
 
 
-def test_a_contract_that_needs_the_question_says_so_where_it_is_not_given() -> None:
-    for contract in ("math", "gsm8k", "minerva", Contract(name="mine")):
+def test_a_answer_format_that_needs_the_question_says_so_where_it_is_not_given() -> None:
+    for answer_format in ("math", "gsm8k", "minerva", AnswerFormat(name="mine")):
         for missing in (
-            lambda contract=contract: score("#### 5", "5", contract),
-            lambda contract=contract: score_batch(["#### 5"], ["5"], [contract]),
+            lambda answer_format=answer_format: score("#### 5", "5", answer_format),
+            lambda answer_format=answer_format: score_batch(["#### 5"], ["5"], [answer_format]),
         ):
             with pytest.warns(MissingQuestion, match="needs the question, which is not given"):
                 missing()

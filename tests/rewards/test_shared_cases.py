@@ -40,8 +40,8 @@ def test_relations_of_complex_numbers_crash_nothing() -> None:
 
 
 def paid(cases: list[Case], questions: list[str]) -> list[bool]:
-    _, _, texts, golds, contracts, _ = zip(*cases, strict=True)
-    return [one.correct is True for one in score_batch(texts, golds, contracts, questions=questions)]
+    _, _, texts, golds, answer_formats, _ = zip(*cases, strict=True)
+    return [one.correct is True for one in score_batch(texts, golds, answer_formats, questions=questions)]
 
 
 def test_what_was_reported_is_never_paid_although_wrong_and_seldom_refused_although_right() -> None:

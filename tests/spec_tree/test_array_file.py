@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from turntree.agents.guesses import stock_arrays
-from turntree.agents.guesses.precomputed_stock import RunAheadStock
+from turntree.agents.turn_drafts import precomputed_arrays
+from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
 from turntree.spec_tree import DamagedForest, DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.array_file import ArrayFile, DamagedFile, read_array_file, read_regular
 from turntree.spec_tree.rules import ledger_arrays
@@ -59,11 +59,11 @@ def whole(kind: str) -> bytes:
             )
         np.savez(file, **ledger_arrays.ledger_arrays(ledger))
     elif kind == "run_ahead":
-        stock = RunAheadStock(max_tokens=500, trained=SeenSeeds(bits=1024))
+        stock = PrecomputedStore(max_tokens=500, trained=SeenSeeds(bits=1024))
         for number in range(8):
             stock.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
             stock.show(number)
-        np.savez(file, **stock_arrays.stock_arrays(stock))
+        np.savez(file, **precomputed_arrays.precomputed_arrays(stock))
     return file.getvalue()
 
 
@@ -94,9 +94,9 @@ def read_ledger(path: Path) -> None:
     ledger.take((1 << 63, 0.5, 3))
 
 
-def read_stock(path: Path) -> None:
-    arrays = read_array_file(path, stock_arrays.KINDS, most=1 << 30)
-    stock_arrays.stock_of_arrays(arrays, max_tokens=100).close_step(4)
+def read_precomputed(path: Path) -> None:
+    arrays = read_array_file(path, precomputed_arrays.KINDS, most=1 << 30)
+    precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100).close_step(4)
 
 
 class Kind(NamedTuple):
@@ -107,7 +107,7 @@ class Kind(NamedTuple):
 KINDS = {
     "forest": Kind(lambda path: use(SpecForest.load(path)), (DamagedForest,)),
     "ledger": Kind(read_ledger, (ValueError,)),
-    "run_ahead": Kind(read_stock, (ValueError,)),
+    "run_ahead": Kind(read_precomputed, (ValueError,)),
 }
 EXTREMES = (0, 1, -1, 127, 255, 2**15, 2**16 - 1, 2**31 - 1, -(2**31), 2**32 - 1, 2**62, 2**63 - 1, -(2**63), 2**64 - 1)
 TEXTS = (
@@ -233,7 +233,7 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
         if kind == "ledger":
             ledger_arrays.fill_ledger(Ledger(max_tokens=100), arrays)
         else:
-            stock_arrays.stock_of_arrays(arrays, max_tokens=100)
+            precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100)
 
     monkeypatch.setitem(KINDS, kind, Kind(unbounded, (ValueError,)))
     with pytest.raises(AssertionError, match="of seed 1"):

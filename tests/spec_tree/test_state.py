@@ -1,34 +1,34 @@
 from turntree.spec_tree import DialogueState
 
 
-def ladder(**known: str) -> tuple[int, int, int, int]:
-    return DialogueState.from_tokens([1, 2, 3], **known).ladder()
+def backoff_states(**known: str) -> tuple[int, int, int, int]:
+    return DialogueState.from_tokens([1, 2, 3], **known).backoff_states()
 
 
 def test_the_ladder_has_four_keys_nearest_first_and_texts_that_run_together_are_told_apart() -> None:
-    keys = ladder(task="t", tools="look", env="e")
+    keys = backoff_states(task="t", tools="look", env="e")
     assert len(set(keys)) == 4
     assert all(0 < key < 2**64 for key in keys)
-    assert all(DialogueState(exact=0).ladder())
-    assert ladder(task="ab", tools="c")[1] != ladder(task="a", tools="bc")[1]
-    assert ladder(task="ab", env="c")[2] != ladder(task="b", env="ca")[2]
-    exact, tools, task, env = ladder()
+    assert all(DialogueState(exact=0).backoff_states())
+    assert backoff_states(task="ab", tools="c")[1] != backoff_states(task="a", tools="bc")[1]
+    assert backoff_states(task="ab", env="c")[2] != backoff_states(task="b", env="ca")[2]
+    exact, tools, task, env = backoff_states()
     assert exact == tools == task
-    assert env == DialogueState.from_tokens([9]).ladder()[3]
-    assert env != ladder(env="e")[3]
+    assert env == DialogueState.from_tokens([9]).backoff_states()[3]
+    assert env != backoff_states(env="e")[3]
 
 
 def test_each_key_depends_on_what_it_stands_for_alone() -> None:
-    here = ladder(task="t", tools="look", env="e")
+    here = backoff_states(task="t", tools="look", env="e")
 
     def same(**known: str) -> list[bool]:
-        return [a == b for a, b in zip(here, ladder(**known), strict=True)]
+        return [a == b for a, b in zip(here, backoff_states(**known), strict=True)]
 
     assert same(task="t", tools="look", env="e") == [True] * 4
     assert same(task="t", tools="else", env="e") == [True, False, True, True]
     assert same(task="u", tools="look", env="e") == [True, False, False, True]
     assert same(task="t", tools="look", env="f") == [True, False, False, False]
-    other = DialogueState.from_tokens([1, 2, 4], task="t", tools="look", env="e").ladder()
+    other = DialogueState.from_tokens([1, 2, 4], task="t", tools="look", env="e").backoff_states()
     assert [a == b for a, b in zip(here, other, strict=True)] == [False, True, True, True]
 
 

@@ -1,4 +1,4 @@
-"""An environment of a few lines that speaks the contract, and an episode in it."""
+"""An environment of a few lines that speaks the answer format, and an episode in it."""
 
 from threading import current_thread
 from typing import Any
@@ -15,9 +15,9 @@ from turntree.envs.task import Task
 
 
 class Adder(gymnasium.Env[str, str]):
-    """Speaks the contract of an environment: ``call N`` runs a tool, anything else answers."""
+    """Speaks the answer format of an environment: ``call N`` runs a tool, anything else answers."""
 
-    quick = True
+    step_inline = True
 
     def __init__(self, **limits: Any) -> None:
         self.limits = Limits(**limits)

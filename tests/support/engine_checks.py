@@ -18,8 +18,8 @@ from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, ScoringEngine, TurnRequest
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
@@ -297,7 +297,7 @@ class OwnEngineChecks(EngineChecks):
         assert list(said.token_ids) == full[: len(said.token_ids)]
         assert len(said.token_ids) == len((await engine.generate(TurnRequest(prompt, Sampling(seed=7)))).token_ids)
 
-    async def test_a_replayed_turn_is_stored_once_and_its_guess_is_not(self, engine: Any, policy: PolicyLaw) -> None:
+    async def test_a_replayed_turn_is_stored_once_and_its_draft_is_not(self, engine: Any, policy: PolicyLaw) -> None:
         here, turn = state("given and kept"), policy.seeded(PROMPT, 40, 400)
         before = await self.settled(engine)
         wrong = [*turn[:17], (turn[17] + 1) % 31, *turn[18:]]
@@ -312,7 +312,7 @@ class OwnEngineChecks(EngineChecks):
         assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"
 
     async def test_exact_reuse_begins_a_turn_with_an_earlier_one(self, engine: Any, policy: PolicyLaw) -> None:
-        reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.EXACT, top_k=32), vocabulary=engine.vocabulary, seed=1)
+        reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=32), vocabulary=engine.vocabulary, seed=1)
         prompts = [(*PROMPT, n) for n in range(4)]
         for _ in range(2):
             turns = await asyncio.gather(
@@ -331,7 +331,7 @@ class OwnEngineChecks(EngineChecks):
 
         noise = torch.Generator().manual_seed(0)
         new = {name: w + 0.003 * torch.randn(w.shape, generator=noise) for name, w in policy.weights().items()}
-        reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.REPLAY), vocabulary=engine.vocabulary, seed=1)
+        reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.SAME_SEED), vocabulary=engine.vocabulary, seed=1)
         prompts, version = [(*PROMPT, n) for n in range(6)], engine.version
         sampling = [Sampling(max_tokens=12, seed=seed) for seed in range(6)]
 

@@ -44,7 +44,7 @@ def train_engine(
             *("size=tiny", "env=arithmetic", "algorithm=grpo", f"speculation=[{speculation}]"),
             f"turntree.env_kwargs.turns={turns}",
             "data.max_response_length=192",
-            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'runahead' in speculation else 16}",
+            f"actor_rollout_ref.rollout.max_num_seqs={4 * PROMPTS * SAMPLES if 'run_ahead' in speculation else 16}",
             f"actor_rollout_ref.rollout.temperature={TEMPERATURE}",
             "actor_rollout_ref.actor.optim.lr=0.0001",
             "algorithm.rollout_correction.bypass_mode=false",  # the actor's own log-probabilities, to compare

@@ -109,7 +109,7 @@ def policy(prompt: str) -> str:
 class Quick(Escaping):
     """In the event loop."""
 
-    quick = True
+    step_inline = True
 
 
 class Unmade(Escaping):

@@ -92,7 +92,7 @@ def unfounded(nodes, last, said, context=(), alike=lambda token: token):
 
 def same_followers(env: str) -> Callable[[int], int]:
     """Tokens of an environment that the store does not tell apart where it remembers what followed them."""
-    key = np.uint64(DialogueState(exact=1, env=env).ladder()[3])
+    key = np.uint64(DialogueState(exact=1, env=env).backoff_states()[3])
     return cache(lambda token: int(_follow_row(key, np.int32(token))))
 
 

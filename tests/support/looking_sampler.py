@@ -6,7 +6,7 @@ from typing import Any
 
 import transfer_queue
 
-from turntree.agents.verl.episodes.async_sampler import JUDGED, OvertakenReplayBuffer
+from turntree.agents.verl.episodes.async_sampler import REVERIFIED, InterruptedReplayBuffer
 from turntree.agents.verl.episodes.sampler import PromptReplayBuffer
 
 COLUMNS = ["response_mask", "rollout_log_probs", "token_levels", "behaviour_log_probs"]
@@ -24,7 +24,7 @@ class Looking(PromptReplayBuffer):
         return batch, metrics
 
 
-class LookingAgain(OvertakenReplayBuffer):
+class LookingAgain(InterruptedReplayBuffer):
     """The same of an asynchronous training: whose row it is, and the weights that it is of."""
 
     def sample(self, global_steps: int, *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +38,7 @@ class LookingAgain(OvertakenReplayBuffer):
                     "step": global_steps,
                     "index": int(task),
                     "session": int(key.split("_")[1]),
-                    "judged": tag[JUDGED],
+                    "judged": tag[REVERIFIED],
                     "versions": [tag["min_global_steps"], tag["max_global_steps"]],
                 }
                 for key, tag, task in zip(batch.keys, batch.tags, tasks, strict=True)

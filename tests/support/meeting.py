@@ -39,7 +39,7 @@ class Meeting(Env):
 
 
 class Hasty(Meeting):
-    quick = True
+    step_inline = True
 
 
 def policy(renderer: Any, call: str) -> Callable[[tuple[int, ...]], str]:

@@ -16,7 +16,7 @@ from turntree.spec_tree import DialogueState, DraftBatch
 
 START = -1
 EXACT, TOOLS, TASK, ENV = range(4)
-"""Rungs of ``DialogueState.ladder()``."""
+"""Rungs of ``DialogueState.backoff_states()``."""
 BACKING_OFF = ((EXACT, 8), (EXACT, 3), (EXACT, 1), (ENV, 3), (ENV, 1))
 """Contexts that are asked one after another until one is known: rung and length in tokens."""
 PREFIX_ONLY = ((EXACT, 1024),)
@@ -124,13 +124,13 @@ class PlainForest:
 
     def _after(self, state: DialogueState, path: Sequence[int]) -> Counter[int]:
         """What followed ``path`` on the first level that knows something."""
-        keys = state.ladder()
+        keys = state.backoff_states()
         names = (hash((keys[rung], order, *path[-order:])) for rung, order in self.levels)
         return next((self._following[name] for name in names if self._following.get(name)), Counter())
 
     def _count(self, state: DialogueState, path: Sequence[int], begin: int, times: int) -> None:
         """Tokens of ``path`` from ``begin`` on were said ``times`` more often."""
-        keys = state.ladder()
+        keys = state.backoff_states()
         for at in range(begin, len(path)):
             for rung, order in self.levels:
                 following = self._following[hash((keys[rung], order, *path[max(0, at - order) : at]))]

@@ -110,7 +110,7 @@ SOUND = "answer == gold"
 class Graded(Env):
     """Pays what a line of Python says of ``text``, ``answer`` (its last box), ``gold`` and ``question``."""
 
-    quick = True
+    step_inline = True
 
     def __init__(self, kind: str, grader: str) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def planted(file: str, old: str, new: str) -> Iterator[None]:
     module = importlib.import_module("turntree." + file.removesuffix(".py").replace("/", "."))
     faulty = types.ModuleType(module.__name__)
     exec(compile(source.replace(old, new), file, "exec"), vars(faulty))
-    undo = list(_exchange(vars(module), faulty, module.__name__))
+    undo = list(_sharing(vars(module), faulty, module.__name__))
     try:
         yield
     finally:
@@ -153,7 +153,7 @@ def planted(file: str, old: str, new: str) -> Iterator[None]:
             put_back()
 
 
-def _exchange(names: dict[str, Any], faulty: types.ModuleType, module: str) -> Iterator[Callable[[], None]]:
+def _sharing(names: dict[str, Any], faulty: types.ModuleType, module: str) -> Iterator[Callable[[], None]]:
     """Put the faulty pieces in; yields what takes each out again."""
     for name, new in vars(faulty).items():
         old = names.get(name)

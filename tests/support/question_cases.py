@@ -18,7 +18,7 @@ class Case(NamedTuple):
     text: str
     """What the policy says."""
     gold: str
-    contract: str
+    answer_format: str
     question: str
 
 
@@ -26,13 +26,13 @@ def question_cases() -> list[Case]:
     cases, group = [], ""
     for line in FILE.read_text().splitlines():
         if line.startswith("? "):
-            question, gold, *contract = line[2:].split(" ;; ")
+            question, gold, *answer_format = line[2:].split(" ;; ")
         elif line.startswith("#"):
             group = line[2:]
         elif line:
             label, _, answer = line.partition(" ")
             text = answer[2:] if answer.startswith(">>") else rf"So it is \boxed{{{answer}}}"
-            cases.append(Case(group, _LABELS[label], text, gold, (contract or ["math"])[0], question))
+            cases.append(Case(group, _LABELS[label], text, gold, (answer_format or ["math"])[0], question))
     return cases
 
 
@@ -45,9 +45,9 @@ def reported_cases(path: Path) -> list[Case]:
             label=bool(row["right"]),
             text=row["prediction"],
             gold=row["gold"],
-            contract=row["contract"],
+            answer_format=row["answer_format"],
             question=row["why"] if row["kind"] in _ASKED else "",
         )
         for row in rows
-        if not row["contract"].startswith("turntree/")  # judged by an environment
+        if not row["answer_format"].startswith("turntree/")  # judged by an environment
     ]

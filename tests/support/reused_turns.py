@@ -8,14 +8,14 @@ import numpy as np
 from tabled_engine import Law, TabledEngine
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
-from turntree.agents.guesses.stored import ReuseStats
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.stored import ReuseStats
 from turntree.spec_tree.rules.ledger import LedgerStats
 
-EXACT = ReuseConfig(mode=ReuseMode.EXACT)
-LENIENT = ReuseConfig(mode=ReuseMode.LENIENT, preset="grpo")
-REPLAY = ReuseConfig(mode=ReuseMode.REPLAY)
+EXACT = ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING)
+LENIENT = ReuseConfig(mode=ReuseMode.SPEC_RL, preset="grpo")
+REPLAY = ReuseConfig(mode=ReuseMode.SAME_SEED)
 STOP = 0
 TURN = Sampling(max_tokens=6, stop_token_ids=(STOP,), seed=5)
 

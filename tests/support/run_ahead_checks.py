@@ -12,7 +12,7 @@ from policy_law import PolicyLaw
 from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.turn_drafts.idle_slots import IdleSlots
 
 SEEDS = range(700, 706)
 LENGTH = 40
@@ -20,7 +20,7 @@ LONG = CONTEXT - len(PROMPT)
 
 
 def asked(seed: int, length: int = LENGTH, *, step: int = 0, name: str = "ahead") -> TurnRequest:
-    return TurnRequest(PROMPT, Sampling(max_tokens=length, seed=seed), state=state(name), ahead_for=step)
+    return TurnRequest(PROMPT, Sampling(max_tokens=length, seed=seed), state=state(name), precomputed_for=step)
 
 
 def running_ahead(engine: Any, *, batch: int = 8, slots: int = 4) -> RunAhead:
@@ -28,7 +28,7 @@ def running_ahead(engine: Any, *, batch: int = 8, slots: int = 4) -> RunAhead:
 
 
 def begin(run_ahead: RunAhead, seeds: Sequence[int], length: int = LENGTH) -> list[asyncio.Task[Completion]]:
-    return [asyncio.create_task(run_ahead.sample_ahead(asked(seed, length, step=2))) for seed in seeds]
+    return [asyncio.create_task(run_ahead.precompute(asked(seed, length, step=2))) for seed in seeds]
 
 
 async def all_of(turns: Sequence[asyncio.Task[Completion]]) -> list[Completion]:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from turntree.agents.guesses.config import RunAheadConfig
-from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.pipeline import GuessedTurns
-from turntree.agents.guesses.precomputed import PrecomputedTurns
+from turntree.agents.turn_drafts.config import RunAheadConfig
+from turntree.agents.turn_drafts.idle_slots import IdleSlots
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
+from turntree.agents.turn_drafts.precomputed import PrecomputedTurns
 
 
-class RunAhead(GuessedTurns):
+class RunAhead(DraftedTurns):
     """The pipeline over ``engine`` with precomputed turns as its only source, which answers for all else."""
 
     def __init__(self, engine: Any, *, slots: IdleSlots | None = None, **settings: Any) -> None:

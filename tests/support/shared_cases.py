@@ -9,9 +9,9 @@ from playing import SHARED
 DATA = SHARED / "data"
 
 
-def shared_rows(name: str, contract: str) -> list[dict[str, Any]]:
-    """The rows of a file whose contract begins so; the test is skipped where the file is missing."""
+def shared_rows(name: str, answer_format: str) -> list[dict[str, Any]]:
+    """The rows of a file whose answer format begins so; the test is skipped where the file is missing."""
     if not (DATA / name).exists():
         pytest.skip(f"{name} is not there; set TURNTREE_DATA to the folder that holds data/{name}")
     rows = map(json.loads, (DATA / name).read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["contract"].startswith(contract) and row["right"] != "open"]
+    return [row for row in rows if row["answer_format"].startswith(answer_format) and row["right"] != "open"]

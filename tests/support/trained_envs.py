@@ -26,7 +26,7 @@ from turntree.rewards import Sample, default_judge, reward, score_batch
 class Talking(Env):
     """Asks back until a number of turns was said, and pays for a short last one."""
 
-    quick = True  # in threads siblings come to the ledger in an order that no seed decides
+    step_inline = True  # in threads siblings come to the ledger in an order that no seed decides
 
     def __init__(self, *, turns: int = 2, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -52,7 +52,7 @@ class Talking(Env):
 class Forking(Talking):
     """Its episodes can go back to an earlier turn."""
 
-    quick = True
+    step_inline = True
     forkable = True
 
 
@@ -60,16 +60,16 @@ class Overtaken(Forking):
     """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
     ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
 
-    quick = True
+    step_inline = True
     forkable = True
 
     def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        _kill_at_judged_turn(Path(folder) / "judging", server)
+        _kill_at_reverified_turn(Path(folder) / "judging", server)
 
 
 @cache
-def _kill_at_judged_turn(note: Path, server: str) -> None:
+def _kill_at_reverified_turn(note: Path, server: str) -> None:
     """In this process, whatever environments it makes."""
     generate = LostTurns.generate
 
@@ -208,8 +208,8 @@ class Deadly(Talking):
     def kill_replica(self) -> None:
         kill(actors("TurntreeServer")[-1:])
 
-    def kill_replica_and_hub(self) -> None:
-        kill(actors("TurnHub"))
+    def kill_replica_and_broker(self) -> None:
+        kill(actors("TurnBroker"))
         self.kill_replica()
 
     def kill_server(self) -> None:

@@ -20,7 +20,7 @@ OTHER = "<function=add><parameter=a>1</parameter><parameter=b>2</parameter></fun
 class Sums(Env):
     """Pays for ``good`` and ends; goes on after a long turn."""
 
-    quick = True
+    step_inline = True
     num_tasks = 2
     describes_tools = True  # the tiny model's context has no room for the schemas and four long turns
     default_limits = Limits(max_turns=4, max_turn_tokens=100)

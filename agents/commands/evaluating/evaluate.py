@@ -16,10 +16,10 @@ from turntree.agents.commands.options import (
     StoreOption,
     TaskOptions,
     named_models,
-    past_turns,
+    imported_turns,
     takes,
 )
-from turntree.agents.commands.rewards import ContractOption, RewardOption
+from turntree.agents.commands.rewards import AnswerFormatOption, RewardOption
 from turntree.agents.engines.engine_choice import EngineName, ToolCalls
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class EvalOptions(TaskOptions):
     count: Annotated[int | None, typer.Option("-n", min=1, help="Tasks, from the first; 20, or a suite's own.")] = None
     samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None
     reward: RewardOption = None
-    contract: ContractOption = None
+    answer_format: AnswerFormatOption = None
     temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
@@ -104,7 +104,7 @@ class EvalOptions(TaskOptions):
         from turntree.agents.commands.rewards import parse_rewards
         from turntree.agents.scoring.scorer import Scorer
 
-        return Scorer(parse_rewards(self.reward), contract=self.contract) if self.reward else None
+        return Scorer(parse_rewards(self.reward), answer_format=self.answer_format) if self.reward else None
 
 
 @takes(EvalOptions)
@@ -257,13 +257,13 @@ def _choice(
     from turntree.spec_tree.config import ForestConfig
 
     tokenizer, drafts, url = None if renderer is None else renderer.tokenizer, options.speculate, options.base_url
-    past = past_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
+    past = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
     return options.engine_choice(
         model=model.path,
         max_batch=min(options.concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
         speculate=drafts,
-        forest=ForestConfig(past=past) if past else None,
+        forest=ForestConfig(import_turns=past) if past else None,
         base_url=url,
     )
 
@@ -308,7 +308,7 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
     from turntree.agents.commands.evaluating.playing import play_policy
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.evaluation.evaluate import Playing
-    from turntree.agents.evaluation.paired import guesses_of
+    from turntree.agents.evaluation.paired import turn_drafts_of
 
     playing = Playing(
         seed=options.seed,
@@ -323,13 +323,13 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
             by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
         else:
             by = {"dtype": policy.choice.precision}
-        by |= {"reward": sorted(options.reward or ()), "contract": options.contract, **options.renderer_options()}
+        by |= {"reward": sorted(options.reward or ()), "answer_format": options.answer_format, **options.renderer_options()}
         guesses: list[Any] = [None] * count
         readers = [
             one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None
         ]
         if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no guesses
-            guesses = [guesses_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
+            guesses = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
         results += play_policy(policy, playing, by, guesses, restart=options.restart)
     return results
 

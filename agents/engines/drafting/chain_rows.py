@@ -42,8 +42,8 @@ class ChainTurn:
     """Least length in tokens, before which no stop token ends it."""
     stops: frozenset[int] = frozenset()
     """Tokens that end it."""
-    guess: Sequence[int] = ()
-    """The caller's guess of the whole turn, from its first token."""
+    turn_draft: Sequence[int] = ()
+    """The caller's draft of the whole turn, from its first token."""
 
 
 class StepResult(NamedTuple):
@@ -55,8 +55,8 @@ class StepResult(NamedTuple):
     """Their turns that go on."""
     tokens: int
     """Tokens of the turns."""
-    guessed: int
-    """Next tokens of callers' guesses."""
+    turn_drafted: int
+    """Next tokens of callers' drafts."""
     ended: NDArray[np.int32]
     """Slots of the turns that ended, shape (turns,)."""
     estimates: NDArray[np.float32]
@@ -64,7 +64,7 @@ class StepResult(NamedTuple):
     accepted: NDArray[np.bool_]
     """Whether the policy sampled it, shape (tokens,)."""
     whole: bool
-    """Whether all turns that drafts were asked for sampled, and none of them had a guess proposed."""
+    """Whether all turns that drafts were asked for sampled, and none of them had a draft proposed."""
 
 
 class Counters(NamedTuple):
@@ -100,12 +100,12 @@ class ChainRows:
         """The store's handles of the turns that are not over, by slot."""
         self._free: list[int] = []
         self._guesses = 0
-        """End of the guesses in use."""
+        """End of the drafts in use."""
         self._chains = Chains(
             records=np.zeros(0, CHAIN),
             held=np.zeros((0, _FIRST_HELD), np.int32),
             stops=np.zeros((0, 1), np.int32),
-            guesses=np.zeros(1, np.int32),
+            turn_drafts=np.zeros(1, np.int32),
             estimates=np.zeros((0, longest), np.float32),
             waiting=np.zeros(0, np.int32),
         )
@@ -132,7 +132,7 @@ class ChainRows:
                 turn.most,
             )
             record["step"] = record["asked"] = -2
-            record["guess"], record["guessed"] = self._keep_guess(turn.guess), len(turn.guess)
+            record["turn_draft"], record["turn_drafted"] = self._keep_turn_draft(turn.turn_draft), len(turn.turn_draft)
             self._chains.records[slot] = record
             self._turns[slot] = turn
             slots.append(slot)
@@ -163,11 +163,11 @@ class ChainRows:
             rows=found.rows,
             live=found.live,
             tokens=found.tokens,
-            guessed=found.guessed,
+            turn_drafted=found.turn_drafted,
             ended=self._ended,
             estimates=self._verdicts.estimates[: found.verified],
             accepted=self._verdicts.accepted[: found.verified],
-            whole=0 < found.asked == self._asked and not found.by_guess,
+            whole=0 < found.asked == self._asked and not found.by_turn_draft,
         )
 
     def read_singly(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> StepResult:
@@ -199,8 +199,8 @@ class ChainRows:
         Args:
             drafts: Filled, -1 after the last token, shape (rows, at least the greatest length of a draft).
             counts: Their lengths, filled, shape (rows,).
-            allowed: Limits of the store's drafts; ``None`` proposes nothing, no guess either.
-            most: Most tokens of callers' guesses of all rows together; ``None`` does not bound them.
+            allowed: Limits of the store's drafts; ``None`` proposes nothing, no draft either.
+            most: Most tokens of callers' drafts of all rows together; ``None`` does not bound them.
             widths: Greatest length of each draft, shape (rows,).
 
         Raises:
@@ -217,10 +217,10 @@ class ChainRows:
             self._tell(self._chains.waiting[: self._waiting] if whole else self._ended)
             self._finish(self._ended.tolist(), keep=True)
         due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
-        guessed = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
+        turn_drafted = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         least, nodes = allowed if allowed is not None and asks else (1.0, 0)
         widest = _NO_ENDS if widths is None else widths
-        self._advance(due, slots, least, Proposals(drafts, counts, widest, guessed, nodes, self._nodes, self._space))
+        self._advance(due, slots, least, Proposals(drafts, counts, widest, turn_drafted, nodes, self._nodes, self._space))
         self._asked = self._live if allowed is not None else 0
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
@@ -268,15 +268,15 @@ class ChainRows:
         handles = [self._handles[slot] for slot in slots.tolist()]
         return self._forest.draft(handles, max_nodes=max_nodes, room=room.tolist(), min_probability=min_probability)
 
-    def guesses(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:
-        """The next tokens of callers' guesses, at most ``most``, shape (rows,), of each turn; empty if there are none
+    def turn_drafts(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:
+        """The next tokens of callers' drafts, at most ``most``, shape (rows,), of each turn; empty if there are none
         at all."""
         records = self._chains.records
-        if not records["guessed"][slots].any():
+        if not records["turn_drafted"][slots].any():
             return []
-        begins, ends = (records["guess"] + records["committed"])[slots], (records["guess"] + records["guessed"])[slots]
+        begins, ends = (records["turn_draft"] + records["committed"])[slots], (records["turn_draft"] + records["turn_drafted"])[slots]
         spans = zip(begins.tolist(), np.minimum(begins + most, ends).tolist(), strict=True)
-        return [self._chains.guesses[begin:end].tolist() for begin, end in spans]
+        return [self._chains.turn_drafts[begin:end].tolist() for begin, end in spans]
 
     def room(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Most tokens of each turn's draft, after which the policy adds one, shape (rows,)."""
@@ -296,7 +296,7 @@ class ChainRows:
             self._tell(np.array(live, np.int32))
             self._finish(live, keep=keep)
         for slot in slots:
-            self._chains.records[slot]["live"] = self._chains.records[slot]["guessed"] = 0
+            self._chains.records[slot]["live"] = self._chains.records[slot]["turn_drafted"] = 0
             del self._turns[slot]
         self._free += slots
 
@@ -342,34 +342,34 @@ class ChainRows:
         old = len(self._chains.records)
         size = max(_FIRST_SLOTS, 2 * old)
         self._free = list(range(size - 1, old - 1, -1))
-        grown = {name: _longer(array, size) for name, array in self._chains._asdict().items() if name != "guesses"}
+        grown = {name: _longer(array, size) for name, array in self._chains._asdict().items() if name != "turn_drafts"}
         self._chains = self._chains._replace(**grown)
 
-    def _keep_guess(self, guess: Sequence[int]) -> int:
-        """Store a guess; returns where. Those of turns that are over or went on otherwise make room."""
-        if not guess:
+    def _keep_turn_draft(self, turn_draft: Sequence[int]) -> int:
+        """Store a draft; returns where. Those of turns that are over or went on otherwise make room."""
+        if not turn_draft:
             return 0
-        if self._guesses + len(guess) > len(self._chains.guesses):
-            self._pack_guesses(len(guess))
+        if self._guesses + len(turn_draft) > len(self._chains.turn_drafts):
+            self._pack_turn_drafts(len(turn_draft))
         at = self._guesses
-        self._guesses += len(guess)
-        self._chains.guesses[at : self._guesses] = guess
+        self._guesses += len(turn_draft)
+        self._chains.turn_drafts[at : self._guesses] = turn_draft
         return at
 
-    def _pack_guesses(self, needed: int) -> None:
-        records, old = self._chains.records, self._chains.guesses
-        used = np.flatnonzero(records["guessed"] > 0)
-        lengths = records["guessed"][used]
+    def _pack_turn_drafts(self, needed: int) -> None:
+        records, old = self._chains.records, self._chains.turn_drafts
+        used = np.flatnonzero(records["turn_drafted"] > 0)
+        lengths = records["turn_drafted"][used]
         whole = int(lengths.sum())
         new = np.zeros(2 * (whole + needed), np.int32)
         end = 0
         for slot, length in zip(used.tolist(), lengths.tolist(), strict=True):
-            begin = int(records[slot]["guess"])
+            begin = int(records[slot]["turn_draft"])
             new[end : end + length] = old[begin : begin + length]
-            records[slot]["guess"] = end
+            records[slot]["turn_draft"] = end
             end += length
         self._guesses = end
-        self._chains = self._chains._replace(guesses=new)
+        self._chains = self._chains._replace(turn_drafts=new)
 
     def _make_room(self, rows: int) -> None:
         """Have room to work in for a batch of so many rows."""

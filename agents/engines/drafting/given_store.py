@@ -8,11 +8,11 @@ from pathlib import Path
 from turntree.agents.errors import UsageError
 from turntree.spec_tree.config import ForestConfig
 from turntree.spec_tree.errors import ForestError
-from turntree.spec_tree.store.snapshot import read_past
+from turntree.spec_tree.store.snapshot import read_imported
 
 
 def given_store(path: str | PathLike[str], tokenizer: str) -> str:
-    """The value for ``ForestConfig.past``.
+    """The value for ``ForestConfig.import_turns``.
 
     Args:
         path: A file of a store, or a folder with such files: a run, or its checkpoints.
@@ -26,7 +26,7 @@ def given_store(path: str | PathLike[str], tokenizer: str) -> str:
     """
     try:
         place = Path(path).expanduser().absolute()
-        read_past(place, ForestConfig(tokenizer=tokenizer))
+        read_imported(place, ForestConfig(tokenizer=tokenizer))
     except (OSError, RuntimeError, ForestError) as error:  # RuntimeError: of a user's home that is not known
         raise UsageError(f"the store {path} cannot be drafted from: {error}") from error
     return str(place)

@@ -30,21 +30,21 @@ HELD_STEPS = 16
 class DraftTurn:
     """A turn that an engine samples, in the session's view; engines add fields of their own."""
 
-    guess: Sequence[int] = ()
-    """The caller's guess of the whole turn, from its first token; empty once the policy sampled another token."""
+    turn_draft: Sequence[int] = ()
+    """The caller's draft of the whole turn, from its first token; empty once the policy sampled another token."""
     committed: int = 0
     """Sampled tokens appended to turns."""
     handle: int | None = None
     """The store's handle of the turn; ``None`` before it began and once it is over."""
 
-    def guessed(self, most: int) -> list[int]:
-        """The next tokens of the caller's guess, at most ``most``."""
-        return list(self.guess[self.committed : self.committed + max(0, most)])
+    def turn_drafted(self, most: int) -> list[int]:
+        """The next tokens of the caller's draft, at most ``most``."""
+        return list(self.turn_draft[self.committed : self.committed + max(0, most)])
 
     def advance(self, tokens: Sequence[int]) -> None:
-        """Add sampled tokens; a guess that differs from them is dropped."""
-        if self.guess and list(self.guess[self.committed : self.committed + len(tokens)]) != list(tokens):
-            self.guess = ()
+        """Add sampled tokens; a draft that differs from them is dropped."""
+        if self.turn_draft and list(self.turn_draft[self.committed : self.committed + len(tokens)]) != list(tokens):
+            self.turn_draft = ()
         self.committed += len(tokens)
 
 
@@ -80,7 +80,7 @@ class DraftCounts:
 
 @dataclass(slots=True, kw_only=True)
 class DraftingSession:
-    """Begins, guesses, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
+    """Begins, drafts, drafts, commits, ends and counts the turns of one engine, or of one rank of it."""
 
     forest: SpecForest | None
     """The store; without one nothing is drafted."""

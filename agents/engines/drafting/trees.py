@@ -1,4 +1,4 @@
-"""Operations on a batch of drafts: spreading and selecting rows, and prepending guesses."""
+"""Operations on a batch of drafts: spreading and selecting rows, and prepending drafts."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
     return spread(select(draft, np.flatnonzero(whole)), np.flatnonzero(whole).tolist(), draft.rows)
 
 
-def with_guesses(draft: DraftBatch, guesses: Sequence[Sequence[int]]) -> DraftBatch:
-    """Each row's guess as a chain, followed by the nodes of its tree that are not on the chain."""
+def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) -> DraftBatch:
+    """Each row's draft as a chain, followed by the nodes of its tree that are not on the chain."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []
     probabilities: list[float] = []
     counts = np.zeros(draft.rows, np.int64)
-    for b, guess in enumerate(guesses):
+    for b, turn_draft in enumerate(turn_drafts):
         start = len(tokens)
-        tokens += guess
-        parents += range(-1, len(guess) - 1)
-        depths += range(1, len(guess) + 1)
-        probabilities += [1.0] * len(guess)
+        tokens += turn_draft
+        parents += range(-1, len(turn_draft) - 1)
+        depths += range(1, len(turn_draft) + 1)
+        probabilities += [1.0] * len(turn_draft)
         place = {-1: -1}
         for node in range(int(draft.offsets[b]), int(draft.offsets[b + 1])):
             token, depth = int(draft.tokens[node]), int(draft.depths[node])
             above = place[int(draft.parents[node])]
-            if above == depth - 2 and depth <= len(guess) and guess[depth - 1] == token:
+            if above == depth - 2 and depth <= len(turn_draft) and turn_draft[depth - 1] == token:
                 place[node - int(draft.offsets[b])] = depth - 1
                 continue
             place[node - int(draft.offsets[b])] = len(tokens) - start

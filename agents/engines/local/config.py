@@ -47,7 +47,7 @@ class LocalEngineConfig:
     parked_slots: int | None = None
     """Finished turns whose keys and values are kept for the dialogue's next turn; ``None`` keeps as
     many as ``max_batch``."""
-    ahead_slots: int | None = None
+    precomputed_slots: int | None = None
     """Precomputed requests that decode at once, among ``max_batch``; ``None`` is no further bound."""
     prefill_chunk: int = 1024
     """Most prompt tokens of one request processed in one step."""
@@ -74,8 +74,8 @@ class LocalEngineConfig:
                 raise ValueError(f"LocalEngineConfig.{name} must be at least 1, got {getattr(self, name)}")
         if self.parked_slots is not None and self.parked_slots < 0:
             raise ValueError(f"LocalEngineConfig.parked_slots must not be negative, got {self.parked_slots}")
-        if self.ahead_slots is not None and self.ahead_slots < 1:
-            raise ValueError(f"LocalEngineConfig.ahead_slots must be at least 1, got {self.ahead_slots}")
+        if self.precomputed_slots is not None and self.precomputed_slots < 1:
+            raise ValueError(f"LocalEngineConfig.precomputed_slots must be at least 1, got {self.precomputed_slots}")
         if self.dtype not in _DTYPES:
             raise ValueError(f"LocalEngineConfig.dtype must be one of {', '.join(_DTYPES)}, got {self.dtype!r}")
 

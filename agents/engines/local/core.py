@@ -102,7 +102,7 @@ class EngineCore:
         """
         return self._abort(lambda request: True)
 
-    def abort_ahead(self) -> int:
+    def abort_precomputed(self) -> int:
         """End every precomputed request with the tokens that it has.
 
         Returns:
@@ -131,7 +131,7 @@ class EngineCore:
         step = self._run(rows) if rows else None
         seconds = time.perf_counter() - began
         self.stats.seconds += seconds
-        if step is not None and step.verified is not None and not step.guessed:
+        if step is not None and step.verified is not None and not step.turn_drafted:
             self._drafter.learn(step.plan, step.verified, seconds)
 
     def _abort(self, ends: Callable[[Request], bool]) -> int:
@@ -165,7 +165,7 @@ class EngineCore:
         chunk = self.config.prefill_chunk
         left = np.array([r.pending for r in rows], np.int64)
         pending, ready = np.minimum(left, chunk), left <= chunk
-        draft, guessed = self._drafter.propose(rows, ready)
+        draft, turn_drafted = self._drafter.propose(rows, ready)
         plan = plan_step(
             slot=np.array([r.slot for r in rows], np.int64),
             computed=np.array([r.computed for r in rows], np.int64),
@@ -182,11 +182,11 @@ class EngineCore:
         drawing, scoring = np.flatnonzero(ready & ~scores), np.flatnonzero(ready & scores)
         verified = None
         if len(drawing):
-            verified = self._emit([rows[b] for b in drawing], plan, drawing, guessed, who, logits)
+            verified = self._emit([rows[b] for b in drawing], plan, drawing, turn_drafted, who, logits)
         if len(scoring):
             own = _logits_of(scoring, who, plan, logits)
             score([rows[b] for b in scoring], select(plan.draft, scoring), own)
-        return _Step(plan, verified, bool(guessed.any()), drawing, scoring)
+        return _Step(plan, verified, bool(turn_drafted.any()), drawing, scoring)
 
     def _forward(self, step: StepPlan, who: Ints) -> Tensor:
         began = time.perf_counter()
@@ -206,12 +206,12 @@ class EngineCore:
         return logits
 
     def _emit(
-        self, drawing: list[Request], plan: StepPlan, at: Ints, guessed: Ints, who: Ints, logits: Tensor
+        self, drawing: list[Request], plan: StepPlan, at: Ints, turn_drafted: Ints, who: Ints, logits: Tensor
     ) -> Verified:
         """Draw tokens for the rows ``at``."""
         room = np.array([self._drafter.room(r) for r in drawing], np.int64)
         own = _logits_of(at, who, plan, logits)
-        return emit(drawing, select(plan.draft, at), guessed[at], room, own, monitors=self.config.monitors)
+        return emit(drawing, select(plan.draft, at), turn_drafted[at], room, own, monitors=self.config.monitors)
 
     def _settle(self, rows: list[Request], step: _Step) -> None:
         """Tell the store what was drawn, and end what is over."""
@@ -275,8 +275,8 @@ class _Step(NamedTuple):
     """The forward pass."""
     verified: Verified | None
     """The drawn tokens, if any."""
-    guessed: bool
-    """Whether it contained guesses of callers or tokens to score."""
+    turn_drafted: bool
+    """Whether it contained drafts of callers or tokens to score."""
     drawing: Ints
     """Rows that drew."""
     scoring: Ints

@@ -1,4 +1,4 @@
-"""Drafts of each request in a step: the caller's own guess, and a tree from the store beside it.
+"""Drafts of each request in a step: the caller's own draft, and a tree from the store beside it.
 
 Drafts change how many passes a turn takes, never its tokens. The store is told
 the sampled tokens, and the budget the cost and gain of a step. Scored requests
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.session import DraftingSession
 from turntree.agents.engines.drafting.step_bound import most_drafted
-from turntree.agents.engines.drafting.trees import spread, with_guesses, within
+from turntree.agents.engines.drafting.trees import spread, with_turn_drafts, within
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.forward.plan import StepPlan
 from turntree.agents.engines.local.request import Request
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 LOGITS = 1 << 26
-"""Most logits that the guesses of one step may need together."""
+"""Most logits that the drafts of one step may need together."""
 
 
 class Proposal(NamedTuple):
@@ -39,8 +39,8 @@ class Proposal(NamedTuple):
 
     draft: DraftBatch
     """One tree per row."""
-    guessed: Ints
-    """Number of leading nodes of each row that are the caller's guess, shape (rows,)."""
+    turn_drafted: Ints
+    """Number of leading nodes of each row that are the caller's draft, shape (rows,)."""
 
 
 class Drafter:
@@ -66,15 +66,15 @@ class Drafter:
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]
         draft = spread(self._from_store([rows[b] for b in at]), at, len(rows))
-        guesses = self._guesses([r if now else None for r, now in zip(rows, ready, strict=True)])
-        if not any(guesses):
+        turn_drafts = self._guesses([r if now else None for r, now in zip(rows, ready, strict=True)])
+        if not any(turn_drafts):
             return Proposal(draft, np.zeros(len(rows), np.int64))
-        return Proposal(with_guesses(draft, guesses), np.array([len(g) for g in guesses], np.int64))
+        return Proposal(with_turn_drafts(draft, turn_drafts), np.array([len(g) for g in turn_drafts], np.int64))
 
     def _guesses(self, rows: Sequence[Request | None]) -> list[list[int]]:
-        share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.guess) for r in rows))
+        share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.turn_draft) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
-        return [r.guessed(min(most, self.room(r) - 1)) if r is not None and r.guess else [] for r in rows]
+        return [r.turn_drafted(min(most, self.room(r) - 1)) if r is not None and r.turn_draft else [] for r in rows]
 
     def room(self, request: Request) -> int:
         """Tokens that a request may still sample, or positions that it still has to score."""

@@ -100,7 +100,7 @@ class LocalEngine:
 
         The request's draft is verified a prefill chunk at a time, beside the store's drafts; tokens after its first
         stop token or beyond the turn's limit are ignored. A turn sampled with the same seed, under whatever weights,
-        is a good guess. Counters leave out turns for a later step.
+        is a good draft. Counters leave out turns for a later step.
 
         Raises:
             ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
@@ -108,20 +108,20 @@ class LocalEngine:
             RuntimeError: If the engine is closed or failed.
         """
         sampling, state = request.sampling, request.state
-        prompt, guess = checked(request.prompt_ids, sampling, request.draft, "draft", vocabulary=self.vocabulary)
+        prompt, turn_draft = checked(request.prompt_ids, sampling, request.draft, "draft", vocabulary=self.vocabulary)
         if len(prompt) >= self.config.max_context:
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
                 "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
             )
-        stop = next((i for i, token in enumerate(guess) if token in sampling.stop_token_ids), len(guess))
+        stop = next((i for i, token in enumerate(turn_draft) if token in sampling.stop_token_ids), len(turn_draft))
         done = await self._run(
             prompt=prompt,
             sampling=sampling,
             state=state or DialogueState.from_tokens(prompt),
             seed=int(self._seeds.integers(1 << 63)) if sampling.seed is None else sampling.seed % (1 << 64),
-            guess=guess[: stop + 1],
-            ahead=request.ahead_for > 0,
+            turn_draft=turn_draft[: stop + 1],
+            ahead=request.precomputed_for > 0,
             watch=request.watch,
         )
         return done.completion()
@@ -155,7 +155,7 @@ class LocalEngine:
         if not given and not top:
             return Scores(logprobs=(), weights_version=self._core.version)
         done = await self._run(
-            prompt=prompt, sampling=sampling, state=DialogueState.from_tokens(prompt), seed=0, guess=given, scoring=True
+            prompt=prompt, sampling=sampling, state=DialogueState.from_tokens(prompt), seed=0, turn_draft=given, scoring=True
         )
         if done.finish is FinishReason.ABORT:
             raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")
@@ -208,9 +208,9 @@ class LocalEngine:
         """End every live request with what it has sampled; returns how many there were."""
         return self._call(self._core.abort_all)
 
-    async def abort_ahead(self) -> int:
+    async def abort_precomputed(self) -> int:
         """End every precomputed request with the tokens that it has; returns how many there were."""
-        return await asyncio.to_thread(self._call, self._core.abort_ahead)
+        return await asyncio.to_thread(self._call, self._core.abort_precomputed)
 
     @property
     def vocabulary(self) -> int:

@@ -58,7 +58,7 @@ class Request(DraftTurn):
     deliver: Callable[[Request], None]
     """Called on the engine's thread when the request has finished."""
     scoring: bool = False
-    """The tokens of ``guess`` are to be scored: they are taken as given, and nothing is drawn;
+    """The tokens of ``turn_draft`` are to be scored: they are taken as given, and nothing is drawn;
     ``Sampling.top_logprobs`` above 0 includes the position after the last one."""
     tokens: list[int] = field(default_factory=list)
     """Prompt and sampled tokens."""
@@ -119,7 +119,7 @@ class Request(DraftTurn):
     @property
     def positions(self) -> int:
         """Positions whose distribution is needed, if ``scoring``."""
-        return len(self.guess) + (self.sampling.top_logprobs > 0)
+        return len(self.turn_draft) + (self.sampling.top_logprobs > 0)
 
     def ended_by_watch(self, tokens: Sequence[int]) -> bool:
         """Show the tokens of a step to whoever watches; returns whether the turn ends. An error ends it alone."""
@@ -192,4 +192,4 @@ class Request(DraftTurn):
 
 
 _GROWN = ("tokens", "logprobs", "behaviour", "entropies", "entropy_variances", "top", "accepted")
-_FIGURES = ("guess", "committed", "scored", "computed", "verify_steps", "drafted", "version")
+_FIGURES = ("turn_draft", "committed", "scored", "computed", "verify_steps", "drafted", "version")

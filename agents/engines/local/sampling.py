@@ -24,13 +24,13 @@ EAGER = 1 << 21
 
 
 def emit(
-    rows: Sequence[Request], draft: DraftBatch, guessed: Ints, room: Ints, logits: Tensor, *, monitors: bool
+    rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, room: Ints, logits: Tensor, *, monitors: bool
 ) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
     Args:
         draft: One tree per row.
-        guessed: Number of leading nodes of each row that are the caller's guess, shape (rows,).
+        turn_drafted: Number of leading nodes of each row that are the caller's draft, shape (rows,).
         room: Tokens that each may still sample, at least 1, shape (rows,).
         logits: Shape (rows + nodes, vocabulary).
         monitors: Whether to compute the sums of the exactness monitors.
@@ -40,7 +40,7 @@ def emit(
         placed = zip(at.tolist(), tokens.tolist(), strict=True)
         return np.array([token in rows[b].sampling.stop_token_ids for b, token in placed], bool)
 
-    draws = _Draws(rows, draft, guessed, logits, monitors=monitors)
+    draws = _Draws(rows, draft, turn_drafted, logits, monitors=monitors)
     verified = sample_then_match(draft, draws, room, stops)
     _append(rows, draft, verified, draws)
     return verified
@@ -98,7 +98,7 @@ class Monitor(NamedTuple):
     mass: Floats
     """Probability of the drafted children."""
     tested: NDArray[np.bool_]
-    """Whether there are children, none of which the caller guessed."""
+    """Whether there are children, none of which the caller drafted."""
 
 
 class StepLogprobs(NamedTuple):
@@ -118,7 +118,7 @@ class _Draws:
     """Draws from the logits of a step: at all nodes where that is cheap, else only where the walk arrives."""
 
     def __init__(
-        self, rows: Sequence[Request], draft: DraftBatch, guessed: Ints, logits: Tensor, *, monitors: bool
+        self, rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, logits: Tensor, *, monitors: bool
     ) -> None:
         self._distributions = NodeDistributions(rows, draft, logits)
         self._seeds = np.array([r.seed for r in rows], np.uint64)
@@ -132,7 +132,7 @@ class _Draws:
         self._above = first[node_row] + 1 + draft.parents
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True
-        self._testable[self._above[node < guessed[node_row]]] = False
+        self._testable[self._above[node < turn_drafted[node_row]]] = False
         self._read: list[tuple[Ints, StepLogprobs]] = []
         self._all: tuple[Tensor, Ints, Floats] | None = None
         if logits.numel() <= EAGER:

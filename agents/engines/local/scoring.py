@@ -52,7 +52,7 @@ def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
 def _score(rows: Sequence[Request], distributions: NodeDistributions, start: Ints) -> None:
     """``start``: the first node of each row, and the end of the last."""
     count = np.diff(start)
-    given = [r.guess[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]
+    given = [r.turn_draft[r.scored : r.scored + n] for r, n in zip(rows, count.tolist(), strict=True)]
     nodes = np.arange(start[0], start[-1])
     tokens = np.zeros(len(nodes), np.int64)
     for base, some in zip((start[:-1] - start[0]).tolist(), given, strict=True):

@@ -52,7 +52,7 @@ class WaitQueue:
         free -= self._place(self._wanted, free)
         if self._ahead and not self._wanted:
             held = sum(request.ahead for request in live)
-            self._place(self._ahead, min(free, (self._config.ahead_slots or self._config.max_batch) - held))
+            self._place(self._ahead, min(free, (self._config.precomputed_slots or self._config.max_batch) - held))
 
     def _place(self, line: deque[Request], most: int) -> int:
         placed = 0

@@ -33,9 +33,9 @@ class ChainBudget:
         within = max(0, min(self._deepest * rows, self._most - rows))
         return most_drafted(self._settings.max_step_tokens, rows, device=self._device, most=within)
 
-    def allow(self, rows: int, *, guessed: int = 0) -> Allowance:
-        """Bounds on the next step's drafts of the store for ``rows`` requests, with ``guessed`` tokens of callers."""
-        most = max(0, self.most(rows) - guessed)
+    def allow(self, rows: int, *, turn_drafted: int = 0) -> Allowance:
+        """Bounds on the next step's drafts of the store for ``rows`` requests, with ``turn_drafted`` tokens of callers."""
+        most = max(0, self.most(rows) - turn_drafted)
         if self._budget is None:
             return Allowance(self._settings.min_probability, most)
         return self._budget.allow(rows, most=most)

@@ -22,9 +22,9 @@ class Dialect(Protocol):
     priority_setting: ClassVar[str]
     """The argument with which the engine schedules by priority, as a message names it."""
     spare: ClassVar[int]
-    """Places of the context that a judged draft leaves free: 1 if the engine must sample a token behind it."""
+    """Places of the context that a verified again draft leaves free: 1 if the engine must sample a token behind it."""
 
-    def judges(self, sampling: Sampling) -> bool:
+    def reverifies(self, sampling: Sampling) -> bool:
         """Whether the engine can draw at the positions of a draft as it draws in decoding."""
 
     def turn(self, request: TurnRequest, given: int) -> Any:
@@ -34,7 +34,7 @@ class Dialect(Protocol):
             UnsupportedSampling: If the engine would silently draw from another distribution, or refuse later.
         """
 
-    def judging(self, request: TurnRequest) -> Any:
+    def reverify(self, request: TurnRequest) -> Any:
         """The request for one pass that draws a token at each position of the turn's draft."""
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> Any:
@@ -48,7 +48,7 @@ class Dialect(Protocol):
         """The answer to ``turn``."""
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion | None:
-        """The answer to ``judging``: a token for each of the draft, or an aborted turn; ``None`` if none was drawn."""
+        """The answer to ``reverify``: a token for each of the draft, or an aborted turn; ``None`` if none was drawn."""
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """The answer to ``scoring``: what is at the scored ``tokens`` and behind them, and the number of cached

@@ -10,8 +10,8 @@ from typing import Any
 
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
-from turntree.agents.engines.judged import ended_turn
-from turntree.agents.engines.request_wire import given_of, guess_of, judged_most, turn_state
+from turntree.agents.engines.reverified import ended_turn
+from turntree.agents.engines.request_wire import given_of, turn_draft_of, reverified_most, turn_state
 from turntree.spec_tree import SpecForest
 
 _ANY = 1 << 31
@@ -46,7 +46,7 @@ class ServedDrafter:
             state=turn_state(entries, prompt),
             prompt=prompt,
             most=given_of(entries) + most,
-            guess=guess_of(entries, self.forest.config.vocabulary or _ANY),
+            turn_draft=turn_draft_of(entries, self.forest.config.vocabulary or _ANY),
             **limits,
         )
 
@@ -55,13 +55,13 @@ class ServedDrafter:
         self.forest.insert(turn_state(entries, tokens[: len(tokens) - given_of(entries)]), turn)
 
 
-def judged_turn(
+def reverified_turn(
     entries: Mapping[str, Any] | None, tokens: Sequence[int], drawn: Sequence[int], stops: Container[int]
 ) -> list[int]:
-    """The turn of a judged request if its pass ended it, else nothing: another request goes on.
+    """The turn of a verified again request if its pass ended it, else nothing: another request goes on.
 
     Args:
-        tokens: Token ids of its prompt, the guess at its end.
-        drawn: Those drawn at the guess's positions, and behind it where one was.
+        tokens: Token ids of its prompt, the draft at its end.
+        drawn: Those drawn at the draft's positions, and behind it where one was.
     """
-    return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, judged_most(entries))
+    return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, reverified_most(entries))

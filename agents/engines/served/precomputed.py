@@ -12,7 +12,7 @@ from turntree.agents.engines.protocol import TurnRequest
 
 
 class PrecomputedRequests:
-    """Part of an engine that takes ``TurnRequest.ahead_for``."""
+    """Part of an engine that takes ``TurnRequest.precomputed_for``."""
 
     def __init__(self, *, priorities: bool, setting: str) -> None:
         """Begin without any.
@@ -23,7 +23,7 @@ class PrecomputedRequests:
         self._priorities, self._setting = priorities, setting
         self._ahead: dict[str, None] = {}
 
-    async def abort_ahead(self, most: int | None = None) -> None:
+    async def abort_precomputed(self, most: int | None = None) -> None:
         """End requests of precomputed turns with the tokens that they have, the newest first.
 
         One that has not reached the engine yet may escape: call it again until all have ended.
@@ -45,9 +45,9 @@ class PrecomputedRequests:
         Raises:
             ValueError: If the engine does not schedule by priority.
         """
-        if request.ahead_for and not self._priorities:
+        if request.precomputed_for and not self._priorities:
             raise ValueError(
-                f"a precomputed turn must come after all others, got one for step {request.ahead_for} in an engine "
+                f"a precomputed turn must come after all others, got one for step {request.precomputed_for} in an engine "
                 f"that does not schedule by priority; start it with {self._setting}"
             )
 

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, Self
 from uuid import uuid4
 
-from turntree.agents.engines.judged import judgeable, replay
+from turntree.agents.engines.reverified import reverifiable, replay
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
 from turntree.agents.engines.served.dialect import Dialect
 from turntree.agents.engines.served.precomputed import PrecomputedRequests
@@ -88,7 +88,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         """Sample one turn.
 
         With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed: in one pass over all of it where that saves any (``judged``), else by turntree's drafter. Any
+        seed is replayed: in one pass over all of it where that saves any (``reverified``), else by turntree's drafter. Any
         other engine ignores a draft.
 
         Raises:
@@ -98,8 +98,8 @@ class ServedTurns(PrecomputedRequests, ABC):
         """
         self._check_ahead(request)
         request = self._fitting(request)
-        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole guess.
-        if judgeable(request, passes_from=1) and await self._can_judge(request.sampling):
+        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole draft.
+        if reverifiable(request, passes_from=1) and await self._can_reverify(request.sampling):
             return await replay(request, self._judge, self._sample)
         return await self._sample(request)
 
@@ -114,8 +114,8 @@ class ServedTurns(PrecomputedRequests, ABC):
             draft = draft[: room - self._dialect.spare]
         return replace(request, prompt_ids=prompt, draft=draft, sampling=sampling)
 
-    async def _can_judge(self, sampling: Sampling) -> bool:
-        if self.max_context is None or not self._dialect.judges(sampling):  # a prompt with the draft may be too long
+    async def _can_reverify(self, sampling: Sampling) -> bool:
+        if self.max_context is None or not self._dialect.reverifies(sampling):  # a prompt with the draft may be too long
             return False
         if self._judging is None:
             self._judging = await self._judges()
@@ -123,13 +123,13 @@ class ServedTurns(PrecomputedRequests, ABC):
 
     async def _judge(self, request: TurnRequest) -> Completion | None:
         """The token that the policy draws at each position of the draft."""
-        _, answer, version = await self._run(self._dialect.judging(request), ahead=request.ahead_for > 0)
+        _, answer, version = await self._run(self._dialect.reverify(request), ahead=request.precomputed_for > 0)
         drawn = self._dialect.drawn(answer, request)
         return None if drawn is None else replace(drawn, weights_version=version)
 
     async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
         """Sample a turn, or its rest after the ``given`` tokens at the end of the prompt."""
-        name, answer, version = await self._run(self._dialect.turn(request, given), ahead=request.ahead_for > 0)
+        name, answer, version = await self._run(self._dialect.turn(request, given), ahead=request.precomputed_for > 0)
         turn = replace(self._dialect.completion(answer, request.sampling), weights_version=version)
         counters = None if answer is None else await self._counters(name, len(turn.token_ids))
         return turn if counters is None else replace(turn, draft=counters)

@@ -71,11 +71,11 @@ def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int
     )
 
 
-def judged(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Completion | None:
-    """The tokens drawn at the positions of a guess; ``None`` if SGLang drew none (``drawing.judging``).
+def reverified(answer: Mapping[str, Any], count: int, sampling: Sampling) -> Completion | None:
+    """The tokens drawn at the positions of a draft; ``None`` if SGLang drew none (``drawing.reverify``).
 
     Args:
-        answer: SGLang's answer to ``SglangDialect.judging``.
+        answer: SGLang's answer to ``SglangDialect.reverify``.
     """
     info = answer["meta_info"]
     reason, cached = _reason(info, (), sampling), info.get("cached_tokens") or 0

@@ -39,7 +39,7 @@ class SglangDialect:
         self.speculates = speculates
         self.vocabulary = vocabulary
 
-    def judges(self, sampling: Sampling) -> bool:
+    def reverifies(self, sampling: Sampling) -> bool:
         """See ``Dialect``."""
         return True
 
@@ -63,14 +63,14 @@ class SglangDialect:
             },
             "return_logprob": True,
             "top_logprobs_num": self._recorded(sampling),
-        } | ({"priority": self.precomputed} if request.ahead_for else {})
+        } | ({"priority": self.precomputed} if request.precomputed_for else {})
 
-    def judging(self, request: TurnRequest) -> dict[str, Any]:
-        """See ``Dialect`` and ``drawing.judging``."""
-        prompt, guess = list(request.prompt_ids), list(request.draft)
-        given = replace(request, prompt_ids=[*prompt, *guess], sampling=replace(request.sampling, max_tokens=1))
+    def reverify(self, request: TurnRequest) -> dict[str, Any]:
+        """See ``Dialect`` and ``drawing.reverify``."""
+        prompt, turn_draft = list(request.prompt_ids), list(request.draft)
+        given = replace(request, prompt_ids=[*prompt, *turn_draft], sampling=replace(request.sampling, max_tokens=1))
         arguments = self.turn(given, 0)
-        entries = turn_entries(request, given=len(guess), judged=True)
+        entries = turn_entries(request, given=len(turn_draft), reverified=True)
         arguments["sampling_params"]["custom_params"] = {OURS: True, **entries}
         return arguments | {"logprob_start_len": len(prompt) - 1, "top_logprobs_num": 2}
 
@@ -93,7 +93,7 @@ class SglangDialect:
 
     def drawn(self, answer: Mapping[str, Any], request: TurnRequest) -> Completion | None:
         """See ``Dialect``."""
-        return answers.judged(answer, len(request.draft), request.sampling)
+        return answers.reverified(answer, len(request.draft), request.sampling)
 
     def scored(self, answer: Mapping[str, Any], tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """See ``Dialect``."""

@@ -16,7 +16,7 @@ ACCEPTED = "turntree_accepted"
 """Returned in ``meta_info``: draft nodes that the policy sampled in each verify step, shape (steps,)."""
 OURS = "turntree"
 """Key of the mark of a request that is drawn by ``draws`` and ends only at its own stop tokens."""
-JUDGES = "turntree_judges"
+JUDGES = "turntree_reverifies"
 """Key in a scheduler's internal state: whether it judges drafts in the pass over a prompt."""
 
 

@@ -47,7 +47,7 @@ class VllmDialect:
     def __init__(self, *, speculates: bool) -> None:
         self.speculates = speculates
 
-    def judges(self, sampling: Sampling) -> bool:
+    def reverifies(self, sampling: Sampling) -> bool:
         """See ``Dialect``."""
         return not sampling.min_p
 
@@ -57,11 +57,11 @@ class VllmDialect:
         fields["extra_args"] = turn_entries(request, given=given)
         return VllmRequest(prompt=list(request.prompt_ids), fields=fields, priority=self._priority(request))
 
-    def judging(self, request: TurnRequest) -> Any:
-        """See ``Dialect`` and ``judged_prompts``."""
+    def reverify(self, request: TurnRequest) -> Any:
+        """See ``Dialect`` and ``reverified_prompts``."""
         *given, _ = request.draft  # the last one's place is where the request samples
         fields = parameters(replace(request.sampling, max_tokens=1), speculates=self.speculates)
-        fields["extra_args"] = turn_entries(request, given=len(given), judged=True)
+        fields["extra_args"] = turn_entries(request, given=len(given), reverified=True)
         known = len(request.prompt_ids)
         asked = _reading([*request.prompt_ids, *given], fields | {"prompt_logprobs": 0}, known)
         return replace(asked, priority=self._priority(request))
@@ -91,10 +91,10 @@ class VllmDialect:
         """See ``Dialect``."""
         if not _read(answer):
             return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        given, judged, sampled = len(request.draft) - 1, answer.prompt_logprobs, answer.outputs[0]
-        logprobs = (*judged.logprobs[-given:], sampled.logprobs.logprobs[0])
+        given, reverified, sampled = len(request.draft) - 1, answer.prompt_logprobs, answer.outputs[0]
+        logprobs = (*reverified.logprobs[-given:], sampled.logprobs.logprobs[0])
         return Completion(
-            token_ids=(*judged.token_ids[-given:], *sampled.token_ids),
+            token_ids=(*reverified.token_ids[-given:], *sampled.token_ids),
             logprobs=logprobs,
             behaviour_logprobs=logprobs,
             finish_reason=FinishReason.LENGTH,
@@ -111,7 +111,7 @@ class VllmDialect:
         return given.then(behind), answer.num_cached_tokens or 0
 
     def _priority(self, request: TurnRequest) -> int:
-        return self.precomputed if request.ahead_for else 0
+        return self.precomputed if request.precomputed_for else 0
 
 
 def _reading(prompt: list[int], fields: dict[str, Any], known: int) -> VllmRequest:

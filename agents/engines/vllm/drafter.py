@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from turntree.agents.engines.drafting import chain_rows
 from turntree.agents.engines.drafting.chain_rows import ChainTurn, StepResult
 from turntree.agents.engines.drafting.step_bound import common_length
-from turntree.agents.engines.request_wire import given_of, is_judged
+from turntree.agents.engines.request_wire import given_of, is_reverified
 from turntree.agents.engines.served.chain_budget import ChainBudget
-from turntree.agents.engines.served.drafter import ServedDrafter, judged_turn
+from turntree.agents.engines.served.drafter import ServedDrafter, reverified_turn
 from turntree.agents.engines.vllm import compat, cpu_repair
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import SpecForest
@@ -88,7 +88,7 @@ class ForestDrafter(ServedDrafter):
         self._drafts = np.zeros((0, self._deepest), np.int32)
         self._lengths = np.zeros(0, np.int32)
         self._drawn: dict[str, list[int]] = {}
-        """Tokens drawn at the positions of a guess, by request, until its pass is over."""
+        """Tokens drawn at the positions of a draft, by request, until its pass is over."""
         self._finished: OrderedDict[str, tuple[int, int, int]] = OrderedDict()
         self._reading = 0
         """Prompt tokens of the requests that joined in the last step."""
@@ -185,7 +185,7 @@ class ForestDrafter(ServedDrafter):
             self._chain_budget.learn(step, began, read=self._reading if whole else None)
             allowed, most = None, self._chain_budget.most(step.live)
             if self.settings.enabled and step.live:
-                allowed = self._chain_budget.allow(step.live, guessed=min(step.guessed, most))
+                allowed = self._chain_budget.allow(step.live, turn_drafted=min(step.turn_drafted, most))
             if len(proposed) > len(self._lengths):
                 self._drafts = np.zeros((2 * len(proposed), self._deepest), np.int32)
                 self._lengths = np.zeros(2 * len(proposed), np.int32)
@@ -210,7 +210,7 @@ class ForestDrafter(ServedDrafter):
         return length
 
     def record_given(self, request_id: str, drawn: list[int]) -> None:
-        """Take the tokens drawn at the positions of a request's guess; ``judged_prompts`` calls this."""
+        """Take the tokens drawn at the positions of a request's draft; ``reverified_prompts`` calls this."""
         if self.leads:
             self._drawn[request_id] = drawn
 
@@ -237,7 +237,7 @@ class ForestDrafter(ServedDrafter):
         forest = self.forest.stats()
         names = ("states", "rollouts", "live", "tokens", "bytes")
         held = {f"held_{name}": float(getattr(forest, name)) for name in names}
-        return self.counts.to_dict() | held | self.forest.past_counters()
+        return self.counts.to_dict() | held | self.forest.imported_counters()
 
     def _follow(self, ids: Sequence[str], requests: Mapping[str, Any]) -> None:
         """Find the turns of a batch's requests, if these are others than in the last step.
@@ -272,7 +272,7 @@ class ForestDrafter(ServedDrafter):
             id_, request = ids[place], self._requests[place]
             if request is None or request.prompt_token_ids is None:
                 continue
-            if is_judged(request.sampling_params.extra_args):
+            if is_reverified(request.sampling_params.extra_args):
                 self._learn(request, [*self._drawn.pop(id_, ()), *sampled[place]])
                 continue
             (slot,) = self._chains.begin([self._turn(request)])
@@ -284,9 +284,9 @@ class ForestDrafter(ServedDrafter):
         return opened
 
     def _learn(self, request: Any, drawn: list[int]) -> None:
-        """Tell the store of a turn that ended in the pass that judged it."""
+        """Tell the store of a turn that ended in the pass that verified again it."""
         entries, tokens = request.sampling_params.extra_args, request.prompt_token_ids
-        turn = judged_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
+        turn = reverified_turn(entries, tokens, drawn, compat.stop_tokens(request.sampling_params))
         if turn:
             self._insert(entries, tokens, turn)
 

@@ -13,8 +13,8 @@ import logging
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
-from turntree.agents.engines.vllm.drawing import judged_prompts, model_runner, seeded_draws
-from turntree.agents.engines.vllm.overlap import contract
+from turntree.agents.engines.vllm.drawing import reverified_prompts, model_runner, seeded_draws
+from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.agents.engines.vllm.overlap.arguments import is_ours
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 
@@ -35,7 +35,7 @@ def register() -> None:
     @functools.wraps(original)
     def init_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_ours(self.vllm_config):
-            contract.announce(OverlappedDrafter)
+            ngram_interface.announce(OverlappedDrafter)
         result = original(self, *args, **kwargs)
         prepare(self.worker.model_runner)
         return result
@@ -53,7 +53,7 @@ def prepare(runner: Any) -> None:
         logger.warning(model_runner.unchecked())
     elif hasattr(getattr(runner, "sampler", None), "topk_topp_sampler"):  # vLLM's second model runner has none
         seeded_draws.install(runner)
-        judged_prompts.install(runner)
+        reverified_prompts.install(runner)
         graphs.install(runner)
     bind = getattr(getattr(runner, "drafter", None), "bind", None)
     if bind is not None:

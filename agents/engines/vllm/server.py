@@ -120,9 +120,9 @@ class VllmServer(ServedTurns):
 
 
 class _HttpDialect(VllmDialect):
-    """vLLM's answers as JSON, in which the draws of a judged draft are missing."""
+    """vLLM's answers as JSON, in which the draws of a verified again draft are missing."""
 
-    def judges(self, sampling: Sampling) -> bool:
+    def reverifies(self, sampling: Sampling) -> bool:
         return False
 
     def scoring(self, whole: Sequence[int], known: int, top: int) -> VllmRequest:

@@ -3,7 +3,7 @@
 | trainer mode | engines | with |
 |---|---|---|
 | `sync` | all | all |
-| `colocate_async` | all | drafts from trees, the hub; coupled validations |
+| `colocate_async` | all | drafts from trees, the broker; coupled validations |
 | `separate_async` | all, on devices of their own alone (`hybrid_engine=false`) | the same |
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
 from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError
@@ -22,7 +22,7 @@ from turntree.agents.verl.config.settings import PlaySettings, TrainSettings
 from turntree.agents.verl.names import ENGINES, ROLLOUT_NAME
 
 COLOCATED, SEPARATE = "colocate_async", "separate_async"
-_SAMPLER = "OvertakenReplayBuffer"
+_SAMPLER = "InterruptedReplayBuffer"
 _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 

@@ -263,7 +263,7 @@ def _check_rewards(settings: TrainSettings, config: DictConfig) -> None:
     """Check that the configuration starts a part that computes the rewards."""
     if settings.score_in_verl and not config.reward.num_workers:
         raise ConfigError("turntree.score_in_verl needs verl's reward workers; set reward.num_workers=1")
-    scorer = make_scorer(settings.rewards, settings.contract)
+    scorer = make_scorer(settings.rewards, settings.answer_format)
     if settings.score_in_verl and scorer is not None and scorer.group_names:
         raise ConfigError(
             f"the rewards {', '.join(scorer.group_names)} need all samples of a task at once, and verl's reward loop "
@@ -284,19 +284,19 @@ def _check_run_ahead(settings: TrainSettings, config: DictConfig) -> None:
 
 def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
     """Let the engine's store begin with the turns of other runs."""
-    if not settings.store:
+    if not settings.import_turns:
         return
     from turntree.agents.engines.drafting.given_store import given_store
 
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
     if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:
-        raise ConfigError("turntree.store has turns to draft from, and speculation=none drafts nothing; remove one")
+        raise ConfigError("turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one")
     model = config.actor_rollout_ref.model
     try:
-        past = given_store(settings.store, tokenizer_hash(str(model.tokenizer_path or model.path)))
+        past = given_store(settings.import_turns, tokenizer_hash(str(model.tokenizer_path or model.path)))
     except UsageError as error:
-        raise ConfigError(f"turntree.store: {error}") from error
-    OmegaConf.update(config, f"{section}.forest.past", past, force_add=True)
+        raise ConfigError(f"turntree.import_turns: {error}") from error
+    OmegaConf.update(config, f"{section}.forest.import_turns", past, force_add=True)
 
 
 def _check_own_engine(config: DictConfig) -> None:
@@ -314,5 +314,5 @@ def _check_own_engine(config: DictConfig) -> None:
     if device == "cuda" and config.trainer.device == "cpu":
         raise ConfigError(
             "engine_kwargs.turntree.device=cuda needs a trainer on a GPU, whose share of it the engine uses; set "
-            "base=gpu, or remove that key"
+            "device=gpu, or remove that key"
         )

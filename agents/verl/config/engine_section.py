@@ -1,7 +1,7 @@
 """The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
 
 An external engine uses the settings of speculation, of the store and of the
-exchange between replicas; any other key is an error, never silently ignored.
+sharing between replicas; any other key is an error, never silently ignored.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 from turntree.envs.data.json_files import read_json
 
 ROLLOUT = "actor_rollout_ref.rollout"
-_READ = ("speculation", "forest", "exchange")
+_READ = ("speculation", "forest", "sharing")
 
 
 def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:

@@ -23,7 +23,7 @@ from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
 
 TRAINER = "turntree_trainer"
 """The shipped configuration with the default option of each group."""
-BASE = "base"
+DEVICE = "device"
 """The group of the machines."""
 SPECULATION = "speculation"
 """The group of which several options may be chosen."""
@@ -31,7 +31,7 @@ REUSES = ("replay", "exact", "lenient")
 """Its options that exclude one another."""
 SYNC = "sync"
 """The mode in which no episode goes on while the policy is updated."""
-GROUPS = (BASE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
+GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
 """The groups in the order in which they are merged; later ones override."""
 
 
@@ -39,8 +39,8 @@ GROUPS = (BASE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
 class Choice:
     """An option of every group."""
 
-    base: str
-    """Machine: a file of ``configs/base``."""
+    device: str
+    """Machine: a file of ``configs/device``."""
     engine: str
     """Engine that generates."""
     size: str
@@ -59,7 +59,7 @@ class Choice:
         """The options as one name, for folders and experiments.
 
         >>> Choice(
-        ...     base="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo", speculation=("none", "exact")
+        ...     device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo", speculation=("none", "exact")
         ... ).name
         'ppo_gsm8k_tiny_local_none_exact'
         """
@@ -140,10 +140,10 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
         group, option, other, name = found
         rules = requires[f"{group}={option}"]
         message = f"{group}={option} goes with {other}={' or '.join(rules[other])}, got {other}={name}"
-        if other == BASE:
+        if other == DEVICE:
             message += f" (of size={choice.size})"
         message += f": {rules['because']}" if "because" in rules else ""
-        if BASE in (group, other) or "size" in (group, other):
+        if DEVICE in (group, other) or "size" in (group, other):
             fitting = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
             message += f"; sizes that fit: {', '.join(fitting)}" if fitting else ""
         raise Incompatible(message)

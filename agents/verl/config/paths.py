@@ -13,7 +13,7 @@ _PLACE = re.compile(r"(^|_)(path|files?|dir|folder|data|corpus|store)$")
 
 
 def absolute(value: Any, key: str = "", *, model: bool = False) -> Any:
-    """Plain values in which every text that names what is here is an absolute path; ids of the hub stay.
+    """Plain values in which every text that names what is here is an absolute path; ids of the broker stay.
 
     Args:
         key: The key at which ``value`` stands.

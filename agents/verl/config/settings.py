@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.guesses.config import CallsAheadConfig, ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
+from turntree.agents.turn_drafts.config import ToolCallsAheadConfig, ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
-from turntree.rewards import RewardError, contract_for
+from turntree.rewards import RewardError, answer_format_for
 from turntree.spec_tree import ForestConfig
 
 _DEVICES = ("auto", "cpu", "cuda")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeSettings:
-    """Section ``rollout.engine_kwargs.turntree.exchange``: how replicas share their turns, whatever the engine."""
+class SharingSettings:
+    """Section ``rollout.engine_kwargs.turntree.sharing``: how replicas share their turns, whatever the engine."""
 
     max_bytes: int = 1 << 28
-    """Memory of the hub's log, bytes."""
-    homes: int = 2
+    """Memory of the broker's log, bytes."""
+    replicas_per_task: int = 2
     """A replica fetches the turns of tasks for which it is among the first so many in the routing order; 0 fetches
     all turns. With 2, the replica that takes over a task from a lost or full one has its turns already."""
     max_tokens: int = 1 << 22
@@ -38,8 +38,8 @@ class ExchangeSettings:
     def __post_init__(self) -> None:
         if self.max_bytes < 1 or self.max_tokens < 1:
             raise ValueError(f"max_bytes and max_tokens must be positive, got {self.max_bytes} and {self.max_tokens}")
-        if self.homes < 0:
-            raise ValueError(f"homes must not be negative (0 fetches all turns), got {self.homes}")
+        if self.replicas_per_task < 0:
+            raise ValueError(f"replicas_per_task must not be negative (0 fetches all turns), got {self.replicas_per_task}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class EngineSettings:
     """As ``LocalEngineConfig.prefill_chunk``."""
     monitors: bool = True
     """As ``LocalEngineConfig.monitors``; without it no z-scores are logged."""
-    exchange: ExchangeSettings | None = field(default_factory=ExchangeSettings)
-    """Settings of the exchange of turns between replicas; ``null``: each keeps its own."""
+    sharing: SharingSettings | None = field(default_factory=SharingSettings)
+    """Settings of the sharing of turns between replicas; ``null``: each keeps its own."""
 
     def __post_init__(self) -> None:
         if self.device not in _DEVICES:
@@ -77,8 +77,8 @@ class EngineSettings:
         sections = dict(values or {})
         if sections.get("speculation") is not None:
             sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
-        if sections.get("exchange") is not None:
-            sections["exchange"] = from_mapping(ExchangeSettings, sections["exchange"], f"{where}.exchange")
+        if sections.get("sharing") is not None:
+            sections["sharing"] = from_mapping(SharingSettings, sections["sharing"], f"{where}.sharing")
         if "forest" in sections:
             forest = sections["forest"] or {}
             if isinstance(forest, Mapping):
@@ -115,10 +115,10 @@ class PlaySettings:
     save_policy_every: int = 0
     """Save the weights that sampled every so many steps, the first one included; 0 saves none."""
     reuse: ReuseConfig = field(default_factory=ReuseConfig)
-    """Reuse of earlier trajectories: ``{mode: exact}``; empty uses none."""
+    """Reuse of earlier trajectories: ``{mode: rejection_sampling}``; empty uses none."""
     run_ahead: RunAheadConfig = field(default_factory=RunAheadConfig)
     """Precomputation of the next step's rollouts: ``{enabled: true}``; empty precomputes none."""
-    calls_ahead: CallsAheadConfig = field(default_factory=CallsAheadConfig)
+    tool_calls_ahead: ToolCallsAheadConfig = field(default_factory=ToolCallsAheadConfig)
     """Tool calls made before their turn has ended: ``{enabled: true}``; empty makes none."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     """Validations: ``{coupled: true}`` uses the same noise at each, and each replays the last one."""
@@ -139,13 +139,13 @@ class PlaySettings:
     rewards: Mapping[str, Any] = field(default_factory=dict)
     """Rewards by name, each a weight or ``{weight, low, high}``: ``{answer: 1, few_turns: 0.1}``; weight 0 is a
     metric only. Empty leaves the reward to the environment."""
-    contract: str | None = None
+    answer_format: str | None = None
     """Data set whose rules compare answers if the tasks' own has none."""
     score_in_verl: bool = False
     """Leave the reward to verl's reward loop: section ``reward``. Recorded episodes keep the environment's."""
 
     def __post_init__(self) -> None:
-        make_scorer(self.rewards, self.contract)
+        make_scorer(self.rewards, self.answer_format)
         for name in ("save_policy_every", "memo_results"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
@@ -174,7 +174,7 @@ class PlaySettings:
         kinds = {
             "reuse": ReuseConfig,
             "run_ahead": RunAheadConfig,
-            "calls_ahead": CallsAheadConfig,
+            "tool_calls_ahead": ToolCallsAheadConfig,
             "validation": ValidationConfig,
             "asynchronous": ResumeConfig,
         }
@@ -213,7 +213,7 @@ class RunSettings(PlaySettings):
 
     def scorer(self) -> Scorer | None:
         """The scorer of the rewards; ``None`` leaves them to the environment, or to verl."""
-        return None if self.score_in_verl else make_scorer(self.rewards, self.contract)
+        return None if self.score_in_verl else make_scorer(self.rewards, self.answer_format)
 
     @property
     def path(self) -> Path | None:
@@ -237,7 +237,7 @@ class TrainSettings(PlaySettings):
     val_tasks: int | None = None
     """Tasks to validate on; ``None``: those that the environment has for validation, at most 32."""
     run_dir: str = "runs/train"
-    store: str = ""
+    import_turns: str = ""
     """Turns of other runs that the first epoch is drafted from: a store's file, or a folder with such files, such as a
     run with checkpoints; empty begins with none."""
     fork_workers: bool = True
@@ -250,15 +250,15 @@ class TrainSettings(PlaySettings):
                 raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-def make_scorer(rewards: Mapping[str, Any], contract: str | None) -> Scorer | None:
+def make_scorer(rewards: Mapping[str, Any], answer_format: str | None) -> Scorer | None:
     """The scorer of a section; ``None`` if no rewards are named.
 
     Raises:
-        ConfigError: If a reward or the contract is unknown, or the rewards are incompatible.
+        ConfigError: If a reward or the answer format is unknown, or the rewards are incompatible.
     """
     try:
-        if contract is not None:
-            contract_for(contract)
-        return Scorer(rewards, contract=contract) if rewards else None
+        if answer_format is not None:
+            answer_format_for(answer_format)
+        return Scorer(rewards, answer_format=answer_format) if rewards else None
     except RewardError as error:
         raise ConfigError(str(error)) from error

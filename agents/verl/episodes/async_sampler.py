@@ -2,7 +2,7 @@
 
 verl takes the groups that end first, whatever weights they are of: short episodes come
 early, and long ones are interrupted more often. With ``on_resume=episode`` a step is
-trained on groups that are judged by the present weights (``JUDGED``), and, ``in_order``, on
+trained on groups that are verified again by the present weights (``REVERIFIED``), and, ``in_order``, on
 those that were submitted first, once all of them are: which row a step gets does not
 depend on what was sampled, so that each is a draw from the present policy.
 """
@@ -22,8 +22,8 @@ from turntree.agents.verl.config.asynchronous import COLOCATED, SEPARATE
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.agents.verl.episodes.sampler import LoggedSteps
 
-JUDGED = "judged"
-"""Tag of a row: the version of the weights that its group is judged by."""
+REVERIFIED = "reverified"
+"""Tag of a row: the version of the weights that its group is verified again by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def submitted_first(steps: Mapping[str, int], count: int) -> set[str]:
     return set(sorted(steps, key=lambda uid: (steps[uid], uid))[:count])
 
 
-class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
+class InterruptedReplayBuffer(LoggedSteps, ReplayBufferAsync):
     """See the module's docstring.
 
     Args:
@@ -91,7 +91,7 @@ class OvertakenReplayBuffer(LoggedSteps, ReplayBufferAsync):
         stale = {
             key.split("_")[0]
             for key, tag in self.partitions[partition_id].items()
-            if "_" in key and tag.get(JUDGED, -1) < self._step - 1
+            if "_" in key and tag.get(REVERIFIED, -1) < self._step - 1
         }
         played = {key.split("_")[0] for key in self.partitions[partition_id]}
         return (ready & played) - stale

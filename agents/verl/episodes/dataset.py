@@ -33,8 +33,8 @@ def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
     """Create an environment from plain values.
 
     Args:
-        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``customer`` one of
-            ``SpeakerSettings``.
+        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``simulated_user`` one of
+            ``ParticipantSettings``.
 
     Raises:
         ConfigError: If a limit or a setting of the customer is wrong, or the module of the environment cannot be

@@ -2,7 +2,7 @@
 
 Invariant: whatever the episode, the output is valid for verl (at least one
 response token, a score, the same extra fields), and an episode that failed, could
-not be judged or has no turn has a response mask of zeros: nothing is learnt from it.
+not be verified again or has no turn has a response mask of zeros: nothing is learnt from it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class EpisodeOutput(AgentLoopOutput):
     behaviour_logprobs: list[float] = []
     """Log-probability of each response token under the distribution that drew it, 0 where the policy did not sample."""
     others: list[EpisodeOutput] = Field(default=[], exclude=True)
-    """Earlier stretches of a dialogue that was shortened, and further dialogues of the same episode: rows of their own
+    """Earlier segments of a dialogue that was shortened, and further dialogues of the same episode: rows of their own
     with its score; none of a masked one."""
 
     @property
@@ -61,7 +61,7 @@ class EpisodeOutput(AgentLoopOutput):
         ends, rewards = row.pop("turn_ends"), row.pop("turn_rewards")
         info = self.extra_fields["reward_extra_info"]
         # verl's reward loop, a process of its own, can report it only in this way.
-        masked = row.pop("masked") or bool(info.get("undecided"))
+        masked = row.pop("masked") or bool(info.get("ungraded"))
         row["extra_fields"].pop(SAMPLE, None)
         scores = torch.zeros_like(row["rm_scores"])
         if masked or not ends:
@@ -98,7 +98,7 @@ def to_output(
         rewards: Names of the components to log, the same for all episodes of a run.
         score_in_verl: Leave the score to verl's reward loop, which is given only the policy's own text.
     """
-    *earlier, last = episode.stretches
+    *earlier, last = episode.segments
     view = TokenView.of(replace(episode, turns=last))
     masked, turns = episode.masked, episode.turns
     versions = [version for turn in last for version in versions_of(turn.completion)] or [weights_version]
@@ -152,7 +152,7 @@ def _counts(episode: Episode, lost: Sequence[FailureKind]) -> dict[str, float]:
         "turns_cut": count_cut(episode),
         "truncated": float(episode.stop_reason.is_truncated()),
         "failure": float(episode.stop_reason is StopReason.FAILURE),
-        "undecided": float(bool(episode.undecided)),
+        "ungraded": float(bool(episode.ungraded)),
         "program_error": float(bool(program_error(episode))),
         "attempts": len(lost) + (not episode.masked),
         **{f"lost_{kind}": lost.count(kind) for kind in FailureKind},
@@ -172,7 +172,7 @@ def _beside(other: Episode, weights_version: int, filler_id: int) -> EpisodeOutp
 def _stretch(
     turns: Sequence[Turn], episode: Episode, weights_version: int, filler_id: int, score_in_verl: bool
 ) -> EpisodeOutput:
-    """The row of the turns before the dialogue was shortened; the episode is counted with its last stretch."""
+    """The row of the turns before the dialogue was shortened; the episode is counted with its last segment."""
     alone = replace(episode, turns=tuple(turns), others=())
     output = to_output(alone, weights_version=weights_version, filler_id=filler_id, score_in_verl=score_in_verl)
     output.turn_rewards = [] if score_in_verl else _rewards(turns, episode)
@@ -181,7 +181,7 @@ def _stretch(
 
 
 def _rewards(turns: Sequence[Turn], episode: Episode) -> list[float]:
-    """Rewards of the turns of a stretch; what the others earned lies on its last, as each row has the episode's score:
+    """Rewards of the turns of a segment; what the others earned lies on its last, as each row has the episode's score:
     verl takes a session's advantage from its last row, and of other estimators each row is a sample."""
     rewards = [turn.reward for turn in turns]
     if len(turns) < len(episode.turns):

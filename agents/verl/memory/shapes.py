@@ -98,7 +98,7 @@ _NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"
 
 
 def shape_of(model: str) -> ModelShape:
-    """The shape of a model, without loading it or asking a hub.
+    """The shape of a model, without loading it or asking a broker.
 
     Args:
         model: Folder with a ``config.json``, or a Hugging Face id of ``SHAPES``.

@@ -35,11 +35,11 @@ from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.verl.config.asynchronous import on_resume
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.episodes.async_sampler import JUDGED, submitted_first
+from turntree.agents.verl.episodes.async_sampler import REVERIFIED, submitted_first
 from turntree.agents.verl.episodes.dataset import AGENT_NAME
 from turntree.agents.verl.episodes.output import EpisodeOutput
 from turntree.agents.verl.names import ENGINES, replica_count, server_name
-from turntree.agents.verl.playing.overtaken_groups import EndedGroup, OvertakenGroups
+from turntree.agents.verl.playing.interrupted_groups import EndedGroup, InterruptedGroups
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
@@ -84,14 +84,14 @@ class EpisodeManager(AgentLoopManagerTQ):
             ahead = self._forecast.after(_rows(prompts))
         workers: list[Any] = self.agent_loop_workers
         if self._on_resume is not None and not _validates(prompts):
-            self._generate_overtaken(workers, prompts)
+            self._generate_interrupted(workers, prompts)
             return
         chunks = prompts.chunk(len(workers))
         for place, (worker, chunk) in enumerate(zip(workers, chunks, strict=False)):
             playing = worker.generate_sequences.remote(chunk, ahead[place :: len(chunks)])
             playing.future().add_done_callback(_end_run_on_error)
 
-    def _generate_overtaken(self, workers: Sequence[Any], prompts: TensorDict) -> None:
+    def _generate_interrupted(self, workers: Sequence[Any], prompts: TensorDict) -> None:
         """As ``generate_sequences`` where the weights change while episodes are played.
 
         A task that is begun again in the same step gets other noise. Every worker judges its groups again that have
@@ -154,7 +154,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         self._handed_over: set[str] = set()
         """Names of the groups that an earlier process has handed over."""
         self._outbox: list[_Group] = []
-        self._overtaken = OvertakenGroups()
+        self._interrupted_group = InterruptedGroups()
         self._batch = config.data.train_batch_size if run.asynchronous and run.asynchronous.in_order else 0
         """Groups of a step, if it is trained on what was submitted first."""
         self._carrier: asyncio.Task[None] | None = None
@@ -179,7 +179,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             await self._ahead.begin_step(int(rows[0]["global_steps"]))
         others = set(self.background_tasks)
         if not validate:
-            await self._judge_overtaken(int(rows[0]["global_steps"]))
+            await self._reverify_interrupted(int(rows[0]["global_steps"]))
         await super().generate_sequences(batch)
         groups = self.background_tasks - others
         if self._ahead is not None and ahead:
@@ -190,18 +190,18 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
     async def judge_again(self, step: int) -> None:
         """Judge groups that have ended by the weights of a training step, and hand them over again."""
         others = set(self.background_tasks)
-        await self._judge_overtaken(step)
+        await self._reverify_interrupted(step)
         await self._handed_over_of(self.background_tasks - others)
 
     async def _handed_over_of(self, groups: Iterable[asyncio.Task[Any]]) -> None:
-        """Wait until groups are handed over; raises what keeps one from it, also one that the carrier had judged."""
+        """Wait until groups are handed over; raises what keeps one from it, also one that the carrier had verified again."""
         await asyncio.gather(*groups)
         while self._carrier is not None and not self._carrier.done():
             await asyncio.shield(self._carrier)
         if self._carrier is not None:
             self._carrier.result()
 
-    async def _judge_overtaken(self, step: int) -> None:
+    async def _reverify_interrupted(self, step: int) -> None:
         """Begin to judge the groups of this worker that are of earlier weights than a step's.
 
         Raises:
@@ -211,32 +211,32 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
             return
         if self._restarted:
             raise RuntimeError(
-                "an agent-loop worker was restarted, and the episodes that it had ended cannot be judged by newer "
+                "an agent-loop worker was restarted, and the episodes that it had ended cannot be verified again by newer "
                 "weights; resume the run from its last checkpoint, or take turntree.asynchronous.on_resume=turn"
             )
         assert self._player.resuming is not None
         self._player.resuming.newest.see(step - 1)
-        async with self._overtaken.listing:
+        async with self._interrupted_group.listing:
             held = (await transfer_queue.async_kv_list("train")).get("train", {})
             due = None
             if self._batch:
                 asked = {key: tag["global_steps"] for key, tag in held.items() if tag.get("is_prompt")}
                 due = submitted_first(asked, self._batch)
-            trained = self._overtaken.begin_step(step - 1, held, due)
+            trained = self._interrupted_group.begin_step(step - 1, held, due)
         for uid in trained:
             self._player.trained_on(uid)
-        self._judge_stale()
+        self._reverify_stale()
 
-    def _judge_stale(self) -> list[asyncio.Task[None]]:
+    def _reverify_stale(self) -> list[asyncio.Task[None]]:
         """Begin to judge what was handed over under earlier weights than the step's."""
-        tasks = [asyncio.create_task(self._judge_group(uid)) for uid in self._overtaken.take_stale()]
+        tasks = [asyncio.create_task(self._reverify_group(uid)) for uid in self._interrupted_group.take_stale()]
         for task in tasks:
             self.background_tasks.add(task)
             task.add_done_callback(self.background_tasks.discard)
         return tasks
 
-    async def _judge_group(self, uid: str) -> None:
-        row = self._overtaken.ended[uid].row
+    async def _reverify_group(self, uid: str) -> None:
+        row = self._interrupted_group.ended[uid].row
         await self._pass_on(row, await self._player.play_again(uid), validate=False)
 
     async def _run_prompt(
@@ -269,13 +269,13 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
                 key=prompt["uid"], partition_id="val" if validate else "train", tag={"status": "failure"}
             )
             # verl's buffer drops it, with the rows of an earlier judgement, and begins another in its place.
-            self._overtaken.forget(prompt["uid"])
+            self._interrupted_group.forget(prompt["uid"])
             self._player.forget(prompt["uid"])
             return
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:
             version = self._player.version_of(group.uid)
-            group.judged(version, before=self._overtaken.end(group.uid, EndedGroup(prompt, group.keys, version)))
+            group.reverified(version, before=self._interrupted_group.end(group.uid, EndedGroup(prompt, group.keys, version)))
         self._outbox.append(group)
         if self._carrier is None or (self._carrier.done() and self._carrier.exception() is None):
             self._carrier = asyncio.create_task(self._hand_over())
@@ -290,18 +290,18 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
     async def _hand_over(self) -> None:
         late: list[asyncio.Task[None]] = []
-        """Groups that were on their way when the weights were updated, and are judged now."""
+        """Groups that were on their way when the weights were updated, and are verified again now."""
         while self._outbox or late:
             if self.background_tasks:
                 await asyncio.wait(set(self.background_tasks), timeout=_HAND_OVER_SECONDS)
             groups, self._outbox = self._outbox, []
             for partition in ("train", "val"):
                 await _put([group for group in groups if group.partition == partition], partition)
-            self._overtaken.handed_over(group.uid for group in groups)
+            self._interrupted_group.handed_over(group.uid for group in groups)
             for task in late:
                 if task.done():
                     task.result()
-            late = [task for task in late if not task.done()] + self._judge_stale()
+            late = [task for task in late if not task.done()] + self._reverify_stale()
 
 
 def _end_run_on_error(playing: Future[None]) -> None:
@@ -338,9 +338,9 @@ class _Group:
         self.before: Sequence[str] | None = None
         """Keys of its rows that were handed over before; ``None`` if none were."""
 
-    def judged(self, version: int, before: Sequence[str] | None) -> None:
-        """Say by which weights it is judged, and that its rows take the place of others."""
-        self.tags = [{**tag, JUDGED: version} for tag in self.tags]
+    def reverified(self, version: int, before: Sequence[str] | None) -> None:
+        """Say by which weights it is verified again, and that its rows take the place of others."""
+        self.tags = [{**tag, REVERIFIED: version} for tag in self.tags]
         self.before = before
 
 
@@ -378,7 +378,7 @@ async def _put(groups: list[_Group], partition: str) -> None:
         tags=[tag for group in groups for tag in group.tags],
         partition_id=partition,
     )
-    # Only now may the replay buffer take the groups; of one that was judged again the tags of its rows are enough.
+    # Only now may the replay buffer take the groups; of one that was verified again again the tags of its rows are enough.
     # It may have been taken by now, and a name that is written again would be that of a group that waits.
     if new := [group.uid for group in groups if group.before is None]:
         finished = [{"status": "finished"} for _ in new]

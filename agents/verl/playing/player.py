@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
-from turntree.agents.guesses.config import ReuseMode
-from turntree.agents.loop.calls_ahead import CallsAhead, Credit
+from turntree.agents.turn_drafts.config import ReuseMode
+from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead, Credit
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
@@ -54,7 +54,7 @@ class _Played(NamedTuple):
     """Of a training whose weights change meanwhile."""
     env_kind: EnvKind = ("", "")
     """That of its environment."""
-    calls: CallsAhead | None = None
+    calls: ToolCallsAhead | None = None
     """Calls made before their turn had ended, of all attempts."""
 
     def counted(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class _Played(NamedTuple):
         calls = {} if self.calls is None else {name: getattr(self.calls, name) for name in CALL_COUNTS}
         return {
             **{f"resume_{name}": value for name, value in resumed.items()},
-            **{f"calls_ahead_{name}": value for name, value in calls.items()},
+            **{f"tool_calls_ahead_{name}": value for name, value in calls.items()},
         }
 
 
@@ -74,7 +74,7 @@ class _RowTurns:
         trains: Whether the policy is trained on them; those of a validation are not reused, and reuse no others.
         seeded: Whether they have the seeds that ``rollout`` gives to each; else their noise is fresh.
         sample: As ``TurnRequest.sample``.
-        ahead_for: As ``TurnRequest.ahead_for``; such an episode is cancelled when a turn is aborted.
+        precomputed_for: As ``TurnRequest.precomputed_for``; such an episode is cancelled when a turn is aborted.
     """
 
     def __init__(
@@ -84,20 +84,20 @@ class _RowTurns:
         trains: bool,
         seeded: bool,
         sample: int,
-        ahead_for: int = 0,
+        precomputed_for: int = 0,
     ) -> None:
         self._engine, self._trains, self._seeded, self._sample = engine, trains, seeded, sample
-        self._ahead_for = ahead_for
+        self._precomputed_for = precomputed_for
 
     async def generate(self, request: TurnRequest) -> Completion:
         """The engine's own turn."""
         sampling = request.sampling if self._seeded else replace(request.sampling, seed=None)
         request = replace(
-            request, sampling=sampling, reuse=self._trains, sample=self._sample, ahead_for=self._ahead_for
+            request, sampling=sampling, reuse=self._trains, sample=self._sample, precomputed_for=self._precomputed_for
         )
         turn = await self._engine.generate(request)
-        if self._ahead_for and turn.finish_reason is FinishReason.ABORT:
-            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._ahead_for}")
+        if self._precomputed_for and turn.finish_reason is FinishReason.ABORT:
+            raise asyncio.CancelledError(f"nothing more is precomputed for step {self._precomputed_for}")
         return turn
 
 
@@ -118,7 +118,7 @@ class EpisodePlayer:
         self._seeded = settings.draws_by_seed or on_resume is not None
         self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
         self._waiting: dict[Any, list[_Played]] = {}
-        """Groups that may be judged again, by verl's name of each."""
+        """Groups that may be verified again again, by verl's name of each."""
         self._last = LastEpisodes() if settings.validation.coupled else None
         recording = settings.path is not None and settings.record_episodes
         self._recorder = EpisodeRecorder(RunFolder(settings.path)) if recording and settings.path else None
@@ -127,7 +127,7 @@ class EpisodePlayer:
         self._envs = IdleEnvs(settings.memo_results)
         # Where turns are generated again, tool calls are made again.
         again = settings.reuse.mode is not ReuseMode.NONE or settings.validation.coupled
-        self._calls = settings.calls_ahead if settings.calls_ahead.enabled else None
+        self._calls = settings.tool_calls_ahead if settings.tool_calls_ahead.enabled else None
         self._credits: dict[EnvKind, Credit] = defaultdict(Credit)
         self._stored: dict[EnvKind, StoredEpisodes] | None = None
         if (again and settings.reuse.early) or self._calls:
@@ -157,16 +157,16 @@ class EpisodePlayer:
         return await self._finish(played)
 
     async def _again(self, played: _Played) -> _Played:
-        overtaken = played.resumed.overtaken if played.resumed is not None else None
-        if played.resumed is None or overtaken is None or played.episode.masked:
+        interrupted = played.resumed.interrupted if played.resumed is not None else None
+        if played.resumed is None or interrupted is None or played.episode.masked:
             return played
-        overtaken.env.attach(self._envs.take(played.env_kind))
+        interrupted.env.attach(self._envs.take(played.env_kind))
         try:
-            episode = await overtaken.play()
+            episode = await interrupted.play()
         except Exception as error:  # the engine is lost, and does not come back: as at the episode's first playing
-            logger.warning("an episode of %s could not be judged", played.episode.env_id, exc_info=True)
+            logger.warning("an episode of %s could not be verified again", played.episode.env_id, exc_info=True)
             episode = replace(played.episode, **_failure(error, FailureKind.ENGINE))
-        env = overtaken.env.detach()
+        env = interrupted.env.detach()
         if not episode.masked:
             self._envs.give_back(played.env_kind, env)
         return played._replace(episode=episode, resumed=played.resumed._replace(episode=episode))
@@ -175,18 +175,18 @@ class EpisodePlayer:
         """Version of the weights that a group which has ended is of, or may be trained on as it is."""
         resuming = self.resuming
         assert resuming is not None
-        plays = (one.resumed.overtaken for one in self._waiting.get(name, ()) if one.resumed and not one.episode.masked)
+        plays = (one.resumed.interrupted for one in self._waiting.get(name, ()) if one.resumed and not one.episode.masked)
         return min((one.version for one in plays if one is not None), default=resuming.newest.version)
 
     def trained_on(self, name: Any) -> None:
-        """A group was trained on: it is not judged again, and its noise is not called exact again."""
+        """A group was trained on: it is not verified again again, and its noise is not called exact again."""
         assert self.resuming is not None
         for one in self._waiting.pop(name, ()):
-            if one.resumed is not None and one.resumed.overtaken is not None:
-                self.resuming.trained.add(one.resumed.overtaken.seeds)
+            if one.resumed is not None and one.resumed.interrupted is not None:
+                self.resuming.trained.add(one.resumed.interrupted.seeds)
 
     def forget(self, name: Any) -> None:
-        """A group is left out: it is neither judged again nor trained on."""
+        """A group is left out: it is neither verified again again nor trained on."""
         self._waiting.pop(name, None)
 
     async def _play(
@@ -202,7 +202,7 @@ class EpisodePlayer:
         env_kind = kind_of_env(row)
         calls = None
         if self._calls:
-            calls = CallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
+            calls = ToolCallsAhead(min_probability=self._calls.min_probability, credit=self._credits[env_kind])
         while len(lost) < ATTEMPTS:
             resumed = await self._attempt(row, sampling, engine, trains, calls)
             episode = resumed.episode
@@ -212,11 +212,11 @@ class EpisodePlayer:
             lost.append(kind)
             logger.warning(
                 "task %d, sample %d, attempt %d was lost to the %s: %s",
-                *(index, session, len(lost), kind, episode.failure or "its answer could not be judged"),
+                *(index, session, len(lost), kind, episode.failure or "its answer could not be verified again"),
             )
         labels = {"step": step, "index": index, "session": session, "seed": sampling.seed or 0}
-        overtaken = resumed if self.resuming and trains else None
-        return _Played(episode, tuple(lost), labels, trains, overtaken, env_kind, calls)
+        interrupted = resumed if self.resuming and trains else None
+        return _Played(episode, tuple(lost), labels, trains, interrupted, env_kind, calls)
 
     async def play_ahead(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
         """Play one episode of ``row`` for a later step, and return nothing: ``engine`` stores its turns.
@@ -226,10 +226,10 @@ class EpisodePlayer:
         """
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
-        engine = _RowTurns(engine, trains=True, seeded=True, sample=session, ahead_for=step)
+        engine = _RowTurns(engine, trains=True, seeded=True, sample=session, precomputed_for=step)
         kind = kind_of_env(row)
         env = self._envs.take(kind)
-        broken = not env.quick  # cancelled in the middle of a step, it may still run in a thread
+        broken = not env.step_inline  # cancelled in the middle of a step, it may still run in a thread
         try:
             limits = env.limits.within(self._bounds)
             episode = await rollout(env, engine, self._renderer, limits, index=index, seed=index, sampling=sampling)
@@ -258,7 +258,7 @@ class EpisodePlayer:
             episodes = await judge_episodes(episodes, self._scorer)
         outputs = []
         for one, episode in zip(played, episodes, strict=True):
-            judged_away = episode.masked and not one.episode.masked
+            reverified_away = episode.masked and not one.episode.masked
             if self._recorder is not None and one.recorded:
                 self._recorder.write(episode, **one.labels)
             outputs.append(
@@ -266,7 +266,7 @@ class EpisodePlayer:
                     episode,
                     weights_version=one.labels["step"] - 1,
                     filler_id=self._filler,
-                    lost=(*one.lost, FailureKind.REWARD) if judged_away else one.lost,
+                    lost=(*one.lost, FailureKind.REWARD) if reverified_away else one.lost,
                     rewards=self._scorer.names if self._scorer is not None else (),
                     score_in_verl=self._score_in_verl,
                     counted=one.counted(),
@@ -284,7 +284,7 @@ class EpisodePlayer:
         sampling: Sampling,
         engine: Callable[[], Engine],
         trains: bool,
-        calls: CallsAhead | None,
+        calls: ToolCallsAhead | None,
     ) -> ResumedPlay:
         kind, index = kind_of_env(row), int(row["index"])
         try:
@@ -297,7 +297,7 @@ class EpisodePlayer:
                 seed=index,
                 sampling=sampling,
                 stored=None if self._stored is None else self._stored[kind],
-                calls_ahead=calls,
+                tool_calls_ahead=calls,
             )
             sample = int(row["session_id"])
             turns = _RowTurns(engine(), trains=trains, seeded=self._seeded, sample=sample)

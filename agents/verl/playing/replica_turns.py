@@ -117,7 +117,7 @@ class _Dialogue:
             EngineLost: If the replica is lost while it samples.
         """
         state = request.state or DialogueState.from_tokens(request.prompt_ids)
-        if request.ahead_for:
+        if request.precomputed_for:
             return await self._replicas.ask_ahead(state, request)
         key = route_key(state)
         routes = self._replicas.routes

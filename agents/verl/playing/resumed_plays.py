@@ -10,7 +10,7 @@ from turntree.agents.engines.protocol import Engine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop.episode_driver import env_id_of
 from turntree.agents.resuming.interrupted_turns import InterruptedTurns, versions_of
-from turntree.agents.resuming.overtaken_episodes import Newest, OvertakenEpisode
+from turntree.agents.resuming.interrupted_episodes import Newest, InterruptedEpisode
 from turntree.agents.resuming.recorded_env import RecordedEnv, can_be_recorded
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.resuming.resume_counts import ResumeCounts
@@ -27,8 +27,8 @@ class ResumedPlay(NamedTuple):
 
     episode: Episode
     counts: ResumeCounts
-    overtaken: OvertakenEpisode | None
-    """What it is judged again with; ``None`` if it cannot be."""
+    interrupted: InterruptedEpisode | None
+    """What it is verified again again with; ``None`` if it cannot be."""
 
 
 class ResumedPlays:
@@ -49,10 +49,10 @@ class ResumedPlays:
         """Play an episode to its end, whatever interrupts it."""
         if self.how is OnResume.EPISODE and can_be_recorded(env):
             record = RecordedEnv(env)
-            overtaken = OvertakenEpisode(engine, record, roll, self.newest, trained=self.trained)
-            episode = await overtaken.play()
+            interrupted = InterruptedEpisode(engine, record, roll, self.newest, trained=self.trained)
+            episode = await interrupted.play()
             record.detach()
-            return ResumedPlay(episode, overtaken.counts, overtaken)
+            return ResumedPlay(episode, interrupted.counts, interrupted)
         counts = ResumeCounts()
         episode = await roll(env, self.turns(engine, counts))
         versions = {version for turn in episode.turns for version in versions_of(turn.completion)}

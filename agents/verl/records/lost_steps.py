@@ -37,15 +37,15 @@ class LostSteps:
     def see(self, step: int, metrics: Mapping[str, float]) -> None:
         """Count a step."""
         self._steps += 1
-        broken, undecided, errors = (
-            metrics.get(PREFIX + name, 0.0) for name in ("failures", "undecided", "program_errors")
+        broken, ungraded, errors = (
+            metrics.get(PREFIX + name, 0.0) for name in ("failures", "ungraded", "program_errors")
         )
-        if broken + undecided < 1.0 - _ROUNDING and metrics.get(f"{PREFIX}turns") != 0.0:
+        if broken + ungraded < 1.0 - _ROUNDING and metrics.get(f"{PREFIX}turns") != 0.0:
             self._lost.clear()
             return
         self._lost.append(step)
         self._kinds = [kind for kind in FailureKind if metrics.get(f"{PREFIX}lost_{kind}")]
-        if undecided and FailureKind.REWARD not in self._kinds:
+        if ungraded and FailureKind.REWARD not in self._kinds:
             self._kinds.append(FailureKind.REWARD)
         self._kinds += ["program"] if errors else []
 

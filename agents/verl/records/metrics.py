@@ -53,31 +53,31 @@ EPISODE_METRICS = _several(
         ("retried", "share of the episodes that were tried more than once"),
         ("failures", "share of the episodes that the infrastructure broke, twice; nothing is learnt from them"),
         *((f"lost_{kind}", f"attempts at an episode that were lost to: {kind}") for kind in FailureKind),
-        ("undecided", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
+        ("ungraded", "share of the episodes whose answer nobody could judge; nothing is learnt from them"),
         ("program_errors", "episodes whose program gave no answer by its own fault; their reward is 0"),
         ("tokens", "tokens sampled"),
         ("tokens_per_forward_pass", "tokens per forward pass of an episode; 1 without speculation"),
         ("acceptance", "share of the drafted tokens that the policy itself sampled"),
         ("drafted_per_forward_pass", "drafted tokens per forward pass: the budget that was spent"),
         *((f"level_{level.lower()}", f"share of the sampled tokens of exactness level {level}") for level in Level),
-        ("calls_ahead_made", "tool calls that were made before their turn had ended"),
-        ("calls_ahead_used", "those whose result was used"),
-        ("calls_ahead_wasted", "those that were thrown away, as the turn or the state came out otherwise"),
-        ("calls_ahead_saved_seconds", "how long the used ones had run when their turn ended, summed over episodes"),
+        ("tool_calls_ahead_made", "tool calls that were made before their turn had ended"),
+        ("tool_calls_ahead_used", "those whose result was used"),
+        ("tool_calls_ahead_wasted", "those that were thrown away, as the turn or the state came out otherwise"),
+        ("tool_calls_ahead_saved_seconds", "how long the used ones had run when their turn ended, summed over episodes"),
     ]
 )
 CALL_COUNTS = ("made", "used", "wasted", "saved_seconds")
-"""Counts of an episode's calls made ahead, by their names in ``CallsAhead``."""
+"""Counts of an episode's calls made ahead, by their names in ``ToolCallsAhead``."""
 ENGINE_METRICS = _several(
     [
         ("forward_passes", "runs of the model in the engine"),
         ("engine_seconds", "wall time of the engine's steps"),
         ("model_seconds", "the model's part of it"),
-        ("drafter_seconds", "the store's part of it"),
-        ("drafter_share", "the store's share of it"),
+        ("drafting_seconds", "the store's part of it"),
+        ("drafting_time_share", "the store's share of it"),
         ("draft_idle_share", "share of it in which the device waited for drafts"),
         ("cached_prompt", "share of the prompt tokens whose keys and values were reused"),
-        ("reuse_tickets", "turns that began with a stored turn of an earlier epoch"),
+        ("reuse_turns", "turns that began with a stored turn of an earlier epoch"),
         ("reuse_offered", "stored tokens that were verified"),
         ("reuse_reused", "stored tokens that stayed"),
         ("reuse_whole", "turns in which all stored tokens stayed"),
@@ -90,32 +90,32 @@ ENGINE_METRICS = _several(
         ("run_ahead_wasted", "precomputed tokens that were rejected, or never asked for"),
         ("run_ahead_preempted", "precomputed turns that gave their slot to a requested one"),
         ("run_ahead_refused", "precomputed turns that were not promoted, as the policy was trained on their noise"),
-        ("past_turns", "turns of other runs that the store began with"),
-        ("past_forgotten", "those dropped for being wrong too often"),
-        ("hub_given", "turns given to the stores of other replicas"),
-        ("hub_taken", "turns of other replicas taken into the store"),
-        ("hub_missed", "turns of other replicas that came too late to be had"),
-        ("hub_dropped", "own turns that waited too long and were not given"),
-        ("hub_lost", "exchanges with the hub that failed"),
+        ("imported_turns", "turns of other runs that the store began with"),
+        ("imported_evicted", "those dropped for being wrong too often"),
+        ("sharing_sent", "turns given to the stores of other replicas"),
+        ("sharing_received", "turns of other replicas taken into the store"),
+        ("sharing_missed", "turns of other replicas that came too late to be had"),
+        ("sharing_dropped", "own turns that waited too long and were not given"),
+        ("sharing_failed", "exchanges with the broker that failed"),
     ]
 )
 MONITOR_METRICS = _several(
     [
         ("exact_acceptance_z", "z-score of the accepted drafts, turns of levels A and B; near N(0, 1) when exact"),
         ("exact_entropy_z", "z-score of the tokens' likelihood, turns of levels A and B; near N(0, 1) when exact"),
-        ("marginal_acceptance_z", "as above, turns of level C; need not stay near 0"),
-        ("marginal_entropy_z", "as above, turns of level C; need not stay near 0"),
+        ("trained_turns_acceptance_z", "as above, turns of level C; need not stay near 0"),
+        ("trained_turns_entropy_z", "as above, turns of level C; need not stay near 0"),
     ],
     prefix="exactness/",
 )
 ASYNC_METRICS = _several(
     [
         ("interruptions", "turns that an update of the weights aborted, in the episodes of the step"),
-        ("judged_turns", "their turns that newer weights judged, each time counted"),
-        ("kept_share", "share of the judged tokens that the newer weights draw with the same noise"),
+        ("reverified_turns", "their turns that newer weights verified again, each time counted"),
+        ("kept_share", "share of the verified again tokens that the newer weights draw with the same noise"),
         ("dropped_tokens", "tokens thrown away: behind the first that was not kept, and the later turns"),
-        ("passes_saved", "forward passes less than sampling the judged turns anew would take"),
-        ("judging_seconds", "time in requests that judge, summed over turns"),
+        ("passes_saved", "forward passes less than sampling the verified again turns anew would take"),
+        ("reverify_seconds", "time in requests that judge, summed over turns"),
         ("rewinds", "times that an episode went back to a turn before its last"),
         ("lost_turns", "turns requested again, as the engine's process had ended"),
         ("stale_episodes", "episodes with turns of several weights, as their environment cannot go back"),
@@ -134,9 +134,9 @@ _COUNTED = {
     "forward_passes": "forward_passes",
     "seconds": "engine_seconds",
     "model_seconds": "model_seconds",
-    "draft_seconds": "drafter_seconds",
+    "draft_seconds": "drafting_seconds",
 }
-"""Counters of the engine under the names of the log; those of reuse, run-ahead and the hub keep theirs."""
+"""Counters of the engine under the names of the log; those of reuse, run-ahead and the broker keep theirs."""
 _ADDED = {metric.name for metric in ENGINE_METRICS}
 """Counters summed over replicas, by their names in the log."""
 
@@ -159,11 +159,11 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         return {}
     played = [row for row in rows if row.extra[EPISODE]]  # of an episode's further dialogues the tokens alone count
     infos = [row.extra[EPISODE] for row in played]
-    # The episode does not know whether verl's reward loop left it undecided.
+    # The episode does not know whether verl's reward loop left it ungraded.
     told = [row.extra.get("reward_extra_info", {}) for row in played]
-    undecided = [bool(one.get("undecided") or info["undecided"]) for one, info in zip(told, infos, strict=True)]
+    ungraded = [bool(one.get("ungraded") or info["ungraded"]) for one, info in zip(told, infos, strict=True)]
     rewards: dict[str, list[float]] = {}
-    for row, one, masked in zip(played, told, undecided, strict=True):
+    for row, one, masked in zip(played, told, ungraded, strict=True):
         if "score" in one and not (masked or row.extra[EPISODE]["failure"]):
             rewards.setdefault(row.group, []).append(float(one["score"]))
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
@@ -189,7 +189,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         "truncated": _mean([info["truncated"] for info in infos]),
         "retried": _mean([info["attempts"] > 1 for info in infos]),
         "failures": _mean([info["failure"] for info in infos]),
-        "undecided": _mean(undecided),
+        "ungraded": _mean(ungraded),
         **{name: float(count) for name, count in lost.items() if count},
     }
     if (equal := equal_groups(rewards.values())) is not None:
@@ -201,7 +201,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         values |= {"tokens_per_forward_pass": tokens / steps, "drafted_per_forward_pass": drafted / steps}
     if drafted:
         values["acceptance"] = accepted / drafted
-    for name in (f"calls_ahead_{name}" for name in CALL_COUNTS):
+    for name in (f"tool_calls_ahead_{name}" for name in CALL_COUNTS):
         if any(name in info for info in infos):
             values[name] = float(sum(info.get(name, 0) for info in infos))
     return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
@@ -216,7 +216,7 @@ def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
     def total(name: str) -> float:
         return float(sum(row.extra[EPISODE][f"resume_{name}"] for row in rows))
 
-    alike = ("interruptions", "judged_turns", "passes_saved", "judging_seconds", "rewinds", "lost_turns")
+    alike = ("interruptions", "reverified_turns", "passes_saved", "reverify_seconds", "rewinds", "lost_turns")
     values = {
         **{name: total(name) for name in (*alike, "stale_episodes")},
         "dropped_tokens": total("dropped"),
@@ -245,7 +245,7 @@ def engine_metrics(replicas: Sequence[Mapping[str, float]]) -> dict[str, float]:
     values = {PREFIX + _COUNTED.get(name, name): float(value) for name, value in totals.items()}
     values = {name: value for name, value in values.items() if name in _ADDED}
     if totals.get("seconds"):
-        values[f"{PREFIX}drafter_share"] = totals["draft_seconds"] / totals["seconds"]
+        values[f"{PREFIX}drafting_time_share"] = totals["draft_seconds"] / totals["seconds"]
         values[f"{PREFIX}draft_idle_share"] = totals["draft_idle_seconds"] / totals["seconds"]
     if totals.get("prompt_tokens"):
         values[f"{PREFIX}cached_prompt"] = totals["cached_tokens"] / totals["prompt_tokens"]

@@ -11,8 +11,8 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.recording import RunFolder, append_line, save_weights
 
 if TYPE_CHECKING:
-    from turntree.agents.guesses.pipeline import GuessedTurns
-    from turntree.spec_tree.exchange.exchange import SwapCounts
+    from turntree.agents.turn_drafts.pipeline import DraftedTurns
+    from turntree.spec_tree.sharing.turn_sharing import SwapCounts
 
 
 class StepCounters:
@@ -22,7 +22,7 @@ class StepCounters:
         replica_rank: Rank of the replica; the first one writes, since all hold the same weights.
     """
 
-    def __init__(self, settings: RunSettings, replica_rank: int, turns: GuessedTurns) -> None:
+    def __init__(self, settings: RunSettings, replica_rank: int, turns: DraftedTurns) -> None:
         self._folder = RunFolder(Path(settings.run_dir)) if settings.run_dir and replica_rank == 0 else None
         self._every = settings.save_policy_every if self._folder else 0
         self._turns = turns
@@ -40,7 +40,7 @@ class StepCounters:
 
         Args:
             counters: The engine's, since its start.
-            shared: Those of the exchange with other replicas, likewise.
+            shared: Those of the sharing with other replicas, likewise.
 
         A warning names the monitors that are far from 0.
         """
@@ -67,5 +67,5 @@ class StepCounters:
     def _totals(self, counters: Mapping[str, float], shared: SwapCounts | None) -> dict[str, float]:
         totals = dict(counters) | self._turns.counters()
         if shared is not None:
-            totals |= {f"hub_{name}": value for name, value in asdict(shared).items()}
+            totals |= {f"sharing_{name}": value for name, value in asdict(shared).items()}
         return totals

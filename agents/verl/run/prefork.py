@@ -43,10 +43,10 @@ PRELOADED = (
     "zmq",
     "hydra",
     "turntree.agents.engines.local.engine",
-    "turntree.agents.guesses.pipeline",
+    "turntree.agents.turn_drafts.pipeline",
     "turntree.agents.loop.renderer",
     "turntree.agents.loop.rollout",
-    "turntree.agents.guesses.stored",
+    "turntree.agents.turn_drafts.stored",
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )

@@ -2,7 +2,7 @@
 
 Records of later steps are removed, as they are written again; the rest is
 kept. Of an asynchronous training an episode that was begun before the checkpoint may
-have ended, or been judged, by weights of after it, which the resumed run never has:
+have ended, or been verified again, by weights of after it, which the resumed run never has:
 these lines go, too. verl empties its file of metrics when it starts: the old content is moved
 away meanwhile, and joined with the new one at the end, or at the next start if
 there was no regular end.
@@ -131,11 +131,11 @@ class Checkpoints:
         return f"the same command{how} goes on after step {self.step}, whose checkpoint is the last"
 
 
-def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> None:
+def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> None:
     """Make a run's records those of its first ``step`` steps; call before verl starts.
 
     Args:
-        overtaken: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
+        interrupted: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
     """
     join_metrics(folder)
     latest = folder.checkpoints / LATEST
@@ -147,7 +147,7 @@ def keep_records(folder: RunFolder, step: int, *, overtaken: bool = False) -> No
         number = re.fullmatch(r"step_(\d+)", path.stem)
         if number is not None and int(number[1]) > step:
             path.unlink()
-    for begun in range(1, step + 1) if overtaken else ():
+    for begun in range(1, step + 1) if interrupted else ():
         _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step))
     _name_lost_row(folder, step)
     folder.table.unlink(missing_ok=True)  # it is written again at the end

@@ -18,7 +18,7 @@ from turntree.agents.evaluation.checkpoint import check_weights
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.envs.data.hub import hub_asked_once
+from turntree.envs.data.broker import hub_asked_once
 
 INIT = "ray_kwargs.ray_init"
 _HANDED = (
@@ -40,7 +40,7 @@ _OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
 
 
 class ModelUnavailable(ConfigError):
-    """The model is no folder and cannot come from the Hugging Face hub."""
+    """The model is no folder and cannot come from the Hugging Face broker."""
 
 
 def joins_cluster(config: DictConfig) -> bool:
@@ -88,13 +88,13 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 
 
 def hub_variables(model: str) -> dict[str, str]:
-    """The variables by which verl's processes keep to the cache of a hub that cannot be reached.
+    """The variables by which verl's processes keep to the cache of a broker that cannot be reached.
 
     Args:
         model: Folder or Hugging Face id.
 
     Raises:
-        ModelUnavailable: If the model is no folder and cannot come from the hub either.
+        ModelUnavailable: If the model is no folder and cannot come from the broker either.
         CheckpointError: If it is a folder with damaged weights.
     """
     if Path(model).is_dir():
@@ -115,7 +115,7 @@ def hub_variables(model: str) -> dict[str, str]:
         why = " ".join(str(error).split())[:200]
     raise ModelUnavailable(
         f"the model {model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
-        f"Face hub it is of no use here: {why}; give the folder of a model"
+        f"Face broker it is of no use here: {why}; give the folder of a model"
     )
 
 

@@ -1,4 +1,4 @@
-"""The replicas that sample for verl: servers, weights, the hub between them, restarts, checkpoints.
+"""The replicas that sample for verl: servers, weights, the broker between them, restarts, checkpoints.
 
 Not here: the engines themselves (``engines``).
 """

@@ -17,10 +17,10 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.guesses.idle_slots import IdleSlots
+from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.hub import HubExchange, SharingReplica, hub_runs
+from turntree.agents.verl.serving.turn_broker import BrokerClient, SharingReplica, broker_runs
 from turntree.agents.verl.serving.restarts import (
     RESTARTS,
     ServerLife,
@@ -39,8 +39,8 @@ _OF_DRAFTER = {
     "seconds": "seconds",
     "draft_seconds": "draft_seconds",
     "idle_seconds": "draft_idle_seconds",
-    "past_turns": "past_turns",
-    "past_forgotten": "past_forgotten",
+    "imported_turns": "imported_turns",
+    "imported_evicted": "imported_evicted",
 }
 """Counters of the drafter, and their names in ``EngineStats``."""
 
@@ -72,7 +72,7 @@ class ExternalServer(ServingTurns):
         if not is_restarted():
             return
         await self.launch_server()  # type: ignore[attr-defined]
-        await self.serve_turns(shared=hub_runs())
+        await self.serve_turns(shared=broker_runs())
         if self.rollout_mode is RolloutMode.COLOCATED:
             self._life.got_weights()  # a model that is not trained: its weights are those on disk
         elif self.rollout_mode is RolloutMode.STANDALONE:
@@ -85,7 +85,7 @@ class ExternalServer(ServingTurns):
         """Put turntree's uses of earlier turns before the engine; call it once, after the launch.
 
         Args:
-            shared: Whether the replica exchanges its turns with others through the hub.
+            shared: Whether the replica exchanges its turns with others through the broker.
         """
         self._life = ServerLife(self.replica_rank)
         found = self.engine_and_store()
@@ -107,8 +107,8 @@ class ExternalServer(ServingTurns):
             tokenizer=tokenizer_hash(self.model_config.local_path if self.model_config else ""),
             restarted=self._life.restarted,
         )
-        exchange = HubExchange(self.replica_rank) if shared else None
-        self._turns = TurnServer(engine, run, replica, store=store, exchange=exchange, slots=slots)
+        sharing = BrokerClient(self.replica_rank) if shared else None
+        self._turns = TurnServer(engine, run, replica, store=store, sharing=sharing, slots=slots)
 
     async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
         """As verl's, for its own agent loops and its reward loop.
@@ -132,7 +132,7 @@ class ExternalServer(ServingTurns):
 
     @retry_after_restart
     async def sleep(self) -> None:
-        """As verl's, without precomputed turns, and with an exchange of turns: a step's rollouts are done."""
+        """As verl's, without precomputed turns, and with an sharing of turns: a step's rollouts are done."""
         await self._end_precomputed()
         await super().sleep()  # type: ignore[misc]
         if self._turns is not None:
@@ -201,8 +201,8 @@ class ExternalReplica(SharingReplica):
         self.server_class = ray.remote(max_restarts=RESTARTS if self.nnodes == 1 else 0)(self.server)
 
     async def launch_servers(self) -> None:
-        """As verl's, with servers that Ray may restart, and join the hub of the run's replicas."""
+        """As verl's, with servers that Ray may restart, and join the broker of the run's replicas."""
         self.model_config = held(self.model_config)
         await super().launch_servers()  # type: ignore[misc]
-        shared = self.join_hub() is not None
+        shared = self.join_broker() is not None
         await asyncio.gather(*(server.serve_turns.remote(shared=shared) for server in self.servers))

@@ -10,7 +10,7 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import REPLICA_SIZES, server_name
-from turntree.agents.verl.serving.hub import SharingReplica
+from turntree.agents.verl.serving.turn_broker import SharingReplica
 from turntree.agents.verl.serving.restarts import RESTARTS, held
 from turntree.agents.verl.serving.server import TurntreeServer
 
@@ -44,7 +44,7 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
                 scheduling_strategy=strategy,
                 runtime_env=_sharing(devices),
             )
-            .remote(self.config, self.model_config, self.replica_rank, trainer, self.join_hub())
+            .remote(self.config, self.model_config, self.replica_rank, trainer, self.join_broker())
         )
         await server.ready.remote()
         self.servers = [server]

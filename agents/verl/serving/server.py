@@ -23,8 +23,8 @@ from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.sections import ConfigError, plain
-from turntree.agents.verl.config.settings import EngineSettings, ExchangeSettings, RunSettings
-from turntree.agents.verl.serving.hub import HubExchange
+from turntree.agents.verl.config.settings import EngineSettings, SharingSettings, RunSettings
+from turntree.agents.verl.serving.turn_broker import BrokerClient
 from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
@@ -48,7 +48,7 @@ class TurntreeServer(ServingTurns):
         replica_rank: Rank of the replica; moves the seed.
         trainer: The trainer's only process, which a restarted server asks for the weights. ``None`` waits for the
             next update.
-        exchange: Settings of the exchange of turns through the hub; ``None`` exchanges none.
+        sharing: Settings of the sharing of turns through the broker; ``None`` exchanges none.
     """
 
     _turns: TurnServer
@@ -59,7 +59,7 @@ class TurntreeServer(ServingTurns):
         model_config: Any,
         replica_rank: int,
         trainer: Any = None,
-        exchange: ExchangeSettings | None = None,
+        sharing: SharingSettings | None = None,
     ) -> None:
         from verl.utils.device import get_device_name
         from verl.utils.fs import copy_to_local
@@ -80,7 +80,7 @@ class TurntreeServer(ServingTurns):
         self._gives_memory = config.free_cache_engine
         run = RunSettings.parse(plain(config.custom))
         if run.run_ahead.enabled:
-            engine_config = replace(engine_config, ahead_slots=run.run_ahead.slots(config.max_num_seqs))
+            engine_config = replace(engine_config, precomputed_slots=run.run_ahead.slots(config.max_num_seqs))
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
         logger.warning(
@@ -101,8 +101,8 @@ class TurntreeServer(ServingTurns):
             tokenizer=tokenizer_hash(path) if store is None else store.config.tokenizer,
             restarted=self._life.restarted,
         )
-        hub = None if exchange is None else HubExchange(replica_rank)
-        self._turns = TurnServer(self.engine, run, replica, store=store, exchange=hub, past=bool(settings.forest.past))
+        broker = None if sharing is None else BrokerClient(replica_rank)
+        self._turns = TurnServer(self.engine, run, replica, store=store, sharing=broker, has_imported=bool(settings.forest.import_turns))
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = self._reopens = False
@@ -168,7 +168,7 @@ class TurntreeServer(ServingTurns):
 
     async def engine_counters(self) -> dict[str, float]:
         """See ``ServingTurns``."""
-        past = {} if self.engine.forest is None else self.engine.forest.past_counters()
+        past = {} if self.engine.forest is None else self.engine.forest.imported_counters()
         return self.engine.stats().to_dict() | past
 
     @retry_after_restart

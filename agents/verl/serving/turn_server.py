@@ -1,6 +1,6 @@
 """What a rollout replica does around its engine, the same for every engine.
 
-Its turns begin with guesses, as the run's settings have it (``guesses.pipeline``), and
+Its turns begin with drafts, as the run's settings have it (``turn_drafts.pipeline``), and
 other replicas get them. An update of the weights closes a step for all of these. A
 checkpoint of the trainer has a part of each replica: the store of drafts, stored
 turns, precomputed turns.
@@ -16,19 +16,19 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from turntree.agents.engines.protocol import Engine
-from turntree.agents.guesses.config import ReuseMode
-from turntree.agents.guesses.idle_slots import IdleSlots
-from turntree.agents.guesses.last_validation import LastValidation
-from turntree.agents.guesses.pipeline import GuessedTurns
-from turntree.agents.guesses.precomputed import AheadEngine, PrecomputedTurns
-from turntree.agents.guesses.stored import StoredTurns
+from turntree.agents.turn_drafts.config import ReuseMode
+from turntree.agents.turn_drafts.idle_slots import IdleSlots
+from turntree.agents.turn_drafts.last_validation import LastValidation
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
+from turntree.agents.turn_drafts.precomputed import RunAheadEngine, PrecomputedTurns
+from turntree.agents.turn_drafts.stored import StoredTurns
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.checkpoint_state import Saved, ServerState, checkpoint_folder, state_folder
 from turntree.agents.verl.records.step_counters import StepCounters
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.exchange.exchange import Exchange, SharedTurns, SwapCounts
+from turntree.spec_tree.sharing.turn_sharing import TurnSharing, SharedTurns, SwapCounts
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class TurnStore(Saved, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """What the guesses of a replica must know of it and of its model."""
+    """What the drafts of a replica must know of it and of its model."""
 
     rank: int
     seed: int
@@ -63,14 +63,14 @@ class Replica:
 
 
 class TurnServer:
-    """A replica's engine behind its guesses, through the steps of a training; see the module's docstring.
+    """A replica's engine behind its drafts, through the steps of a training; see the module's docstring.
 
     Args:
         engine: Samples, scores where reuse needs it, and takes turns for later steps where run-ahead is on.
         store: The engine's store of drafts; ``None`` if it has none that can be reached.
-        exchange: The connection to the stores of other replicas; ``None`` exchanges no turns.
+        sharing: The connection to the stores of other replicas; ``None`` exchanges no turns.
         slots: The engine's slots, where precomputed turns run and the engine does not bound them itself.
-        past: As in ``GuessedTurns``.
+        has_imported: As in ``DraftedTurns``.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class TurnServer:
         replica: Replica,
         *,
         store: TurnStore | None = None,
-        exchange: Exchange | None = None,
+        sharing: TurnSharing | None = None,
         slots: IdleSlots | None = None,
-        past: bool = False,
+        has_imported: bool = False,
     ) -> None:
         vocabulary, tokenizer = replica.vocabulary, replica.tokenizer
         stored = validation = ahead = None
@@ -92,18 +92,18 @@ class TurnServer:
             validation = LastValidation(max_tokens=run.validation.max_tokens)
         if run.run_ahead.enabled:
             noise = None if stored is None else stored.base_seed
-            ahead = PrecomputedTurns(cast(AheadEngine, engine), run.run_ahead, slots=slots, noise=noise)
+            ahead = PrecomputedTurns(cast(RunAheadEngine, engine), run.run_ahead, slots=slots, noise=noise)
         self._ahead = ahead
         self._shared = None
-        if exchange is not None and store is not None:
-            self._shared = SharedTurns(store, exchange, vocabulary=vocabulary, tokenizer=tokenizer)
-        self.engine = GuessedTurns(
+        if sharing is not None and store is not None:
+            self._shared = SharedTurns(store, sharing, vocabulary=vocabulary, tokenizer=tokenizer)
+        self.engine = DraftedTurns(
             engine,
             [source for source in (validation, ahead, stored) if source is not None],
             slots=slots,
             remember=None if store is None else store.insert,
             note=None if self._shared is None else self._shared.note,
-            past=past,
+            has_imported=has_imported,
         )
         """Samples one turn, for this step or for a later one."""
         self.desk = TurnBatchServer(self.engine)
@@ -174,7 +174,7 @@ class TurnServer:
         going = self._ahead is not None and self._ahead.going
         await self.pause()
         try:
-            await self.swap()  # the hub is not saved, and a resumed run has a new one
+            await self.swap()  # the broker is not saved, and a resumed run has a new one
             await asyncio.to_thread(self._state.write, folder, self._state.collect(), step=step)
         finally:
             if going:

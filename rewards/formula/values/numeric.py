@@ -1,7 +1,7 @@
 """Equality of expressions by their values: exact where fractions suffice, else at many points in high precision.
 
 Invariant: returns "different" only on a clear difference at a point where both sides are defined, and "equal" only
-if all of many points agree to almost all digits; otherwise undecided.
+if all of many points agree to almost all digits; otherwise ungraded.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Terminal:
         self.shown.append((who, text))
 
     def said(self, who: str) -> Sequence[str]:
-        return [text for speaker, text in self.shown if speaker == who]
+        return [text for participant, text in self.shown if participant == who]
 
 
 def played(*lines: str, id: str = "turntree/Arithmetic-v0", **arguments: Any) -> tuple[Played, Terminal]:

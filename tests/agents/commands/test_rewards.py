@@ -55,7 +55,7 @@ def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_
     out = tmp_path / "episodes.jsonl"
     status, said, err = turntree(
         *("eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 2, "--samples", 2, "--temperature", 1),
-        *("--max-tokens", 8, "--reward", "answer", "--reward", "finished=0.5", "--contract", "math", "--out", out),
+        *("--max-tokens", 8, "--reward", "answer", "--reward", "finished=0.5", "--answer-format", "math", "--out", out),
     )
     assert status == 0, err
     episodes = list(read_episodes(out))
@@ -64,7 +64,7 @@ def test_eval_scores_the_samples_of_a_task_by_named_rewards(turntree: Any, tiny_
     first, second = [episode for episode in episodes if episode.task is not None and episode.task.id.endswith("/0")]
     assert first.messages[1] == second.messages[1]
     assert first.turns[0].text != second.turns[0].text
-    assert "undecided (left out)" in said
+    assert "ungraded (left out)" in said
 
 
 def test_a_reward_is_named_once() -> None:

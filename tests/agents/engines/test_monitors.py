@@ -65,7 +65,7 @@ def test_levels_are_watched_apart_lenience_is_not_and_a_step_begins_at_zero() ->
 
 
 def test_noise_that_is_judged_after_an_update_is_not_new() -> None:
-    """What is judged at each update comes back in each step, and its own tokens would pass for its drafts."""
+    """What is verified again at each update comes back in each step, and its own tokens would pass for its drafts."""
     monitors = Monitors()
     assert monitors.first_use(3)
     for _ in range(2):

@@ -18,8 +18,8 @@ def test_the_turns_of_a_dialogue_and_the_samples_of_a_task_have_one_key() -> Non
 
 
 def test_homes_are_spread_evenly_and_depend_on_neither_the_process_nor_the_order_of_the_replicas() -> None:
-    homes = Counter(preference(key, range(8))[0] for key in KEYS)
-    assert min(homes.values()) > 0.75 * len(KEYS) / 8
+    replicas_per_task = Counter(preference(key, range(8))[0] for key in KEYS)
+    assert min(replicas_per_task.values()) > 0.75 * len(KEYS) / 8
     assert preference("sums/1", ["a", "b", "c"]) == preference("sums/1", ["c", "a", "b"]) == ["a", "c", "b"]
 
 

@@ -8,15 +8,15 @@ from tables import table
 from turntree.agents.engines.request_wire import (
     DRAFT,
     GIVEN,
-    JUDGED,
+    REVERIFIED,
     MOST,
     SEED,
     draft_of,
     flat,
     given_of,
-    guess_of,
-    is_judged,
-    judged_most,
+    turn_draft_of,
+    is_reverified,
+    reverified_most,
     noise_seed,
     request_entries,
     seed_of,
@@ -54,10 +54,10 @@ def test_what_is_sent_beside_a_request_is_read_at_the_other_end(over_http: bool)
 @pytest.mark.parametrize("junk", ["x", "1e9", -1, 2**63, 1e400, float("nan"), [1], {"a": 1}, "[" * 100_000, [[1]]])
 def test_no_entry_of_a_stranger_raises_inside_an_engine(junk: Any) -> None:
     """Control: what a front end refuses does raise there."""
-    entries = dict.fromkeys((KEY, SEED, DRAFT, GIVEN, MOST), junk) | {JUDGED: True}
-    assert (given_of(entries), judged_most(entries), is_judged(entries)) == (0, 0, False)
+    entries = dict.fromkeys((KEY, SEED, DRAFT, GIVEN, MOST), junk) | {REVERIFIED: True}
+    assert (given_of(entries), reverified_most(entries), is_reverified(entries)) == (0, 0, False)
     assert turn_state(entries, [1, 2]) == DialogueState.from_tokens([1, 2])
-    assert guess_of(entries, 9) in ([], [1])
+    assert turn_draft_of(entries, 9) in ([], [1])
     seed = noise_seed(entries)
     assert seed is None or 0 <= seed < 2**64
     if seed is None:

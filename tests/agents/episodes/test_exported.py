@@ -124,7 +124,7 @@ def test_failed_ungraded_and_text_alone_are_kept_without_a_reward_or_counted(tmp
     silent = replace(lonely, turns=(sampled(prompt=()),))
     beside = replace(lonely, others=(lonely,))
     with EpisodeWriter(path) as writer:
-        for session, episode in enumerate((failed, replace(lonely, undecided=("grade",)), silent, beside)):
+        for session, episode in enumerate((failed, replace(lonely, ungraded=("grade",)), silent, beside)):
             writer.write(episode, step=1, index=0, session=session, session_id=f"s{session}")
         writer.write(failed, step=1, index=0, session=3)  # played twice, after a crash: the later counts
     done = export_rows(path, tmp_path / "m.jsonl", tokens=False, parquet=False)

@@ -19,7 +19,7 @@ from turntree.agents.loop.rollout import rollout
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import Scorer
 from turntree.envs import Env, Message, Reply, Task, ToolError, tool
-from turntree.envs.errors import SandboxTimeout, UndecidedAnswer
+from turntree.envs.errors import SandboxTimeout, UngradedAnswer
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.sandbox import SandboxError
 from turntree.rewards import RewardDefinitionError, Sample, reward
@@ -61,8 +61,8 @@ class Breaking(Env):
             raise SandboxTimeout("the sandbox's supervisor did not answer within 5 s")
         if message.content == "unreadable":
             raise RewardDefinitionError("no such rule")
-        if message.content == "undecided":
-            raise UndecidedAnswer("neither")
+        if message.content == "ungraded":
+            raise UngradedAnswer("neither")
         return Reply(reward=1.0, done=True)
 
 
@@ -118,4 +118,4 @@ async def test_rewards_that_raise_or_cannot_decide_count_as_the_reward(renderer:
 
     episode = await said(renderer, "5")
     (judged,) = await judge_episodes([episode], Scorer({"raising": 1.0}))
-    assert failure_kind(judged) is failure_kind(replace(episode, undecided=("answer",))) is FailureKind.REWARD
+    assert failure_kind(judged) is failure_kind(replace(episode, ungraded=("answer",))) is FailureKind.REWARD

@@ -34,7 +34,7 @@ async def test_a_turn_records_why_its_call_could_not_be_parsed(renderer: Rendere
     row = episode_to_dict(episode)
     assert ["parse_error" in turn for turn in row["turns"]] == [True, False, False]
     assert episode_from_dict(row) == episode
-    # An environment with the contract alone has no such key.
+    # An environment with the answer format alone has no such key.
     foreign, _ = await play_adder(renderer, "call 4", "5", env=Adder())
     assert [turn.parse_error for turn in foreign.turns] == ["", ""]
 

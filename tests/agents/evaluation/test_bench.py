@@ -21,8 +21,8 @@ from turntree.agents.evaluation.run import Planned, plan
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.envs.math.arithmetic import Arithmetic
 
-PLAIN = Spent(tokens=100, verify_steps=100, seconds=4.0, drafter_seconds=None, passes=None)
-DRAFTED = Spent(tokens=100, verify_steps=40, seconds=2.0, drafter_seconds=0.05, passes=25)
+PLAIN = Spent(tokens=100, verify_steps=100, seconds=4.0, drafting_seconds=None, passes=None)
+DRAFTED = Spent(tokens=100, verify_steps=40, seconds=2.0, drafting_seconds=0.05, passes=25)
 
 
 def test_figures_are_quotients_of_one_run() -> None:

@@ -75,7 +75,7 @@ def test_settings_that_differ_are_told_and_other_seeds_warned_of(tmp_path: Path)
     [
         ({}, {"env_id": "other"}, "other environments, e and other"),
         ({"reward": ["few_turns"]}, {}, r"other rewards \(reward \[\] and \['few_turns'\]\)"),
-        ({"contract": "math"}, {}, "other rewards"),
+        ({"answer_format": "math"}, {}, "other rewards"),
     ],
 )
 def test_other_environments_and_other_rewards_are_refused(

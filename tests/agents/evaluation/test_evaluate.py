@@ -166,5 +166,5 @@ async def test_an_answer_that_nobody_can_judge_is_left_out(renderer: Renderer) -
 
     episodes = await evaluate(Unreadable, answer(renderer), renderer, [0, 1], scorer=Scorer({"answer": 1}))
     result = Evaluation.of(episodes)
-    assert (result.scored, result.solved, result.undecided, result.failures) == (1, 1, 1, 0)
+    assert (result.scored, result.solved, result.ungraded, result.failures) == (1, 1, 1, 0)
     assert result.accuracy == 1.0

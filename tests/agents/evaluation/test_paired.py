@@ -61,7 +61,7 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
     assert (files["pairs"], files["settings that differ"]) == (6, {})
     first, second = told[2]["forward passes"]
     assert second < first / 2
-    assert first == told[2]["tokens"][0], "the control: without a guess each token is a pass"
+    assert first == told[2]["tokens"][0], "the control: without a draft each token is a pass"
     hot = [*words, "--temperature", 1, "--against-temperature", 1.5, "--out", tmp_path / "b.jsonl"]
     assert turntree(*hot).status == 0
     assert turntree(*words, "--temperature", 1.5, "--out", tmp_path / "alone.jsonl").status == 0

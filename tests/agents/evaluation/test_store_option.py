@@ -1,4 +1,4 @@
-"""``--store`` and ``turntree.store``: what an engine drafts from before it has sampled anything."""
+"""``--store`` and ``turntree.import_turns``: what an engine drafts from before it has sampled anything."""
 
 from pathlib import Path
 from typing import Any

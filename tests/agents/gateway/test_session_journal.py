@@ -74,7 +74,7 @@ def place(record: Record) -> tuple[str, int]:
 def stopped(episode: Episode) -> Episode:
     """What becomes of an unscored episode whose server was killed."""
     engine = FailureKind.ENGINE
-    return replace(episode, stop_reason=StopReason.FAILURE, failure=STOPPED, failure_kind=engine, undecided=())
+    return replace(episode, stop_reason=StopReason.FAILURE, failure=STOPPED, failure_kind=engine, ungraded=())
 
 
 def test_what_a_killed_server_had_not_ended_is_recorded_by_the_next(tmp_path, engine, renderer, turntree, caplog):

@@ -227,11 +227,11 @@ def test_a_session_is_scored_by_a_figure_or_by_name(served, engine, run_folder, 
     assert (episode.reward, episode.rewards, episode.masked) == (reward, parts, False)
 
 
-def test_a_session_without_a_verdict_is_undecided_and_never_zero(served, engine, run_folder):
+def test_a_session_without_a_verdict_is_ungraded_and_never_zero(served, engine, run_folder):
     name = session_of(served.chat(user("a")))
     assert served.client.delete(f"/v1/sessions/{name}").json() == {"id": name, "episodes": 1}
     ((_, episode),) = records(run_folder)
-    assert (episode.masked, episode.undecided) == (True, ("session",))
+    assert (episode.masked, episode.ungraded) == (True, ("session",))
     scored(served, session_of(served.chat(user("a"), max_tokens=2)))
     assert records(run_folder)[-1].episode.stop_reason is StopReason.MAX_TOKENS
 

@@ -301,7 +301,7 @@ async def test_limits_are_the_policys_to_answer_for(engine, renderer, limits, tu
 
 
 async def test_rewards_by_name_judge_the_programs_answer(engine: SpokenEngine, renderer: Renderer) -> None:
-    episode = await play(engine, renderer, "checks_twice", rewards={"answer": 2.0}, contract="gsm8k")
+    episode = await play(engine, renderer, "checks_twice", rewards={"answer": 2.0}, answer_format="gsm8k")
     assert episode.reward == 2.0
     assert episode.rewards["correct"] == 1.0
 

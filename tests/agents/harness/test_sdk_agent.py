@@ -37,7 +37,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Any:
 async def test_an_agent_of_an_sdk_is_played_as_it_is(agent, chatml, renderer, words, reward, tool):
     engine = SpokenEngine(chatml)
     engine.say = lambda prompt: words[len(engine.asked) - 1]
-    tasks = {"env": "turntree/Arithmetic-v0", "rewards": {"answer": 1}, "contract": "gsm8k"}
+    tasks = {"env": "turntree/Arithmetic-v0", "rewards": {"answer": 1}, "answer_format": "gsm8k"}
     env = HarnessEnv(**tasks, program="sdk_agent:solve", tool_format="compact", limits=Limits(max_context_tokens=4000))
     task = Task(id="it", prompt="2+3*4", answer="14")
     episode = await rollout(env, engine, renderer, task=task, seed=1)

@@ -161,7 +161,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
         status, _, err = turntree(*words, "--out", out, "--tool-calls", "text")
         assert (status, "--restart" in err) == (2, True)
     assert turntree("view", out, "--out", tmp_path / "page.html")[0] == 0
-    assert turntree("rescore", out, "--contract", "math", "--out", tmp_path / "again.jsonl")[0] == 0
+    assert turntree("rescore", out, "--answer-format", "math", "--out", tmp_path / "again.jsonl")[0] == 0
     status, _, err = turntree("tree", out)
     assert (status, "only texts are recorded" in err) == (2, True)
     with pytest.raises(ValueError, match="played by text alone"):

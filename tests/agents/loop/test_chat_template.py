@@ -12,7 +12,7 @@ from field_templates import TEMPLATES, field_renderer, field_tokenizer, template
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import RenderError
-from turntree.agents.loop.quoted import Marks
+from turntree.agents.loop.escaping import Marks
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.envs import make

@@ -12,8 +12,8 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 
@@ -97,7 +97,7 @@ def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engin
     reuse.close_step(trained=False)
     again = play(reuse, chatml, seed=2)
     assert sorted(said(again)) == sorted(said(first)), "siblings may have each other's"
-    assert reuse.stats.tickets == reuse.stats.whole == 3 * len(first)
+    assert reuse.stats.drafted_turns == reuse.stats.whole == 3 * len(first)
     assert engine.stats().forward_passes - passes < passes
     assert {level for episode in again for turn in episode.turns for level in turn.completion.levels} == {"B"}
 
@@ -112,12 +112,12 @@ def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEng
     for episode in changed:
         assert episode.turns[1].completion.levels[0] == "C"
         assert set(episode.turns[2].completion.levels) <= {"A"}, "after another hint nothing is known"
-    assert reuse.stats.tickets == 2 * len(first)
+    assert reuse.stats.drafted_turns == 2 * len(first)
 
 
 @pytest.mark.parametrize("mode", ["exact", "lenient", "replay"])
 def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, tiny_model: Path, mode: str) -> None:
-    reuse = reusing(engine, mode, top_k=300, **({"bias": 0.5} if mode == "lenient" else {}))
+    reuse = reusing(engine, mode, top_k=300, **({"bias": 0.5} if mode == "spec_rl" else {}))
     for epoch in range(3):
         for episode in play(reuse, chatml, seed=epoch):
             view = TokenView.of(episode)
@@ -150,7 +150,7 @@ def logprobs(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> 
     return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()
 
 
-def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_own_tokens(tiny_model, chatml):
+def test_each_segment_of_a_shortened_dialogue_has_the_log_probabilities_of_its_own_tokens(tiny_model, chatml):
     from transformers import AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
@@ -161,7 +161,7 @@ def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_o
         assert engine.stats().accepted > 0
     for episode in epochs[1]:
         views = TokenView.of_each(episode)
-        assert [len(turns) for turns in episode.stretches] == [2, 2, 1]
+        assert [len(turns) for turns in episode.segments] == [2, 2, 1]
         done = [turn.completion for turn in episode.turns]
         tokens = [token for view in views for token in compress(view.response_ids, view.mask)]
         assert tokens == [token for one in done for token in one.token_ids], "each token once, in order"
@@ -176,7 +176,7 @@ def test_each_stretch_of_a_shortened_dialogue_has_the_log_probabilities_of_its_o
             TokenView.of(episode)
 
 
-def test_a_stretch_that_outgrows_the_row_ends_the_episode_with_what_it_has(engine: LocalEngine, chatml: Any) -> None:
+def test_a_segment_that_outgrows_the_row_ends_the_episode_with_what_it_has(engine: LocalEngine, chatml: Any) -> None:
     how: dict[str, Any] = {"samples": 1, "sampling": Sampling(), "seed": 1}
     (episode,) = asyncio.run(evaluate(lambda: Forgetful(30), engine, Renderer(chatml), [3], **how))
     assert episode.stop_reason is StopReason.MAX_TOKENS

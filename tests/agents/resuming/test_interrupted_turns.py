@@ -42,11 +42,11 @@ def test_an_interrupted_turn_is_the_one_that_the_new_weights_alone_sample(moment
     assert {t.weights_version for t in turns} == {1}
     assert turns[0].logprobs == pytest.approx(anew[0].logprobs, abs=1e-12)
     assert set(turns[0].levels) == {"B"}
-    assert counts.interruptions == counts.judged_turns == 1
+    assert counts.interruptions == counts.reverified_turns == 1
     assert counts.offered == moment == counts.kept + counts.dropped
 
 
-def test_one_interrupted_while_it_is_judged_keeps_its_guess(anew: list[Completion]) -> None:
+def test_one_interrupted_while_it_is_judged_keeps_its_draft(anew: list[Completion]) -> None:
     engine = InterruptedEngine([6, 8])
     turns, counts = turns_of(engine, OnResume.TURN)
     again = turns_of(InterruptedEngine(version=2), OnResume.TURN)[0]
@@ -77,7 +77,7 @@ def test_tokens_kept_without_a_look_are_another_turn(anew: list[Completion]) -> 
     assert turns[0].token_ids != anew[0].token_ids
     assert turns[0].versions == (0,) * 4 + (1,) * (len(turns[0].token_ids) - 4)
     assert len(turns[0].token_ids) == len(turns[0].logprobs) <= SAMPLING.max_tokens
-    assert counts.judged_turns == 0
+    assert counts.reverified_turns == 0
 
 
 def test_noise_that_was_trained_on_is_not_called_exact() -> None:

@@ -10,7 +10,7 @@ import pytest
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.loop.speakers import EngineSpeaker
+from turntree.agents.loop.participants import EngineParticipant
 from turntree.agents.scoring.engine_judge import Criteria, EngineJudge, read_grade
 from turntree.agents.scoring.scorer import Scorer
 from turntree.rewards import Sample, reward
@@ -43,7 +43,7 @@ def judge(renderer: Renderer) -> Iterator[Callable[..., EngineJudge]]:
     judges: list[EngineJudge] = []
 
     def make(*texts: str, **options: Any) -> EngineJudge:
-        judges.append(EngineJudge(EngineSpeaker(Voter(renderer, *texts), renderer), SCALE, **options))
+        judges.append(EngineJudge(EngineParticipant(Voter(renderer, *texts), renderer), SCALE, **options))
         return judges[-1]
 
     yield make
@@ -56,7 +56,7 @@ def test_the_median_of_the_votes_on_the_scale_is_the_value(judge: Callable[..., 
     assert asyncio.run(judging.judge(SAMPLE)) == (0.7, (8, 0, 7))
     assert judging(SAMPLE) == 0.7
     assert judging(Sample(turns=(" ",), question="Thanks!")) == 0.0
-    assert len(judging.speaker.engine.asked) == 6  # type: ignore[attr-defined]
+    assert len(judging.participant.engine.asked) == 6  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_judged_text_cannot_grade_itself(judge: Callable[..., EngineJudge], re
     plain(SAMPLE)
     special = set(renderer.tokenizer.added_tokens_decoder)
     counts = [
-        sum(token in special for token in judging.speaker.engine.asked[0].prompt_ids)  # type: ignore[attr-defined]
+        sum(token in special for token in judging.participant.engine.asked[0].prompt_ids)  # type: ignore[attr-defined]
         for judging in (repeating, plain)
     ]
     assert counts[0] == counts[1]
@@ -104,7 +104,7 @@ def test_keys_and_seeds_depend_on_the_seed_and_on_what_is_judged(judge: Callable
     def asked(seed: int, answer: str) -> list[tuple[Any, ...]]:
         judging = judge("Grade KEY: 5", seed=seed)
         assert judging(Sample(turns=(answer,), question="Thanks!")) == 0.5
-        return [(tuple(one.prompt_ids), one.sampling.seed) for one in judging.speaker.engine.asked]  # type: ignore[attr-defined]
+        return [(tuple(one.prompt_ids), one.sampling.seed) for one in judging.participant.engine.asked]  # type: ignore[attr-defined]
 
     first = asked(1, "Yes.")
     assert first == asked(1, "Yes.")
@@ -125,8 +125,8 @@ def test_an_engine_that_fails_or_does_not_answer_gives_no_zero(renderer: Rendere
             raise ConnectionError("gone")
 
     late, broken = (
-        EngineJudge(EngineSpeaker(Late(), renderer), SCALE, seconds=0.05),
-        EngineJudge(EngineSpeaker(Broken(), renderer), SCALE),
+        EngineJudge(EngineParticipant(Late(), renderer), SCALE, seconds=0.05),
+        EngineJudge(EngineParticipant(Broken(), renderer), SCALE),
     )
     assert late(SAMPLE) is None
     with pytest.raises(ConnectionError):
@@ -148,5 +148,5 @@ def test_criteria_and_settings_that_make_no_sense_are_refused(renderer: Renderer
     with pytest.raises(ValueError, match="a scale that goes up, got 3 to 3"):
         Criteria(text="?", low=3, high=3)
     with pytest.raises(ValueError, match="at least one vote"):
-        EngineJudge(EngineSpeaker(Voter(renderer), renderer), SCALE, votes=0)
+        EngineJudge(EngineParticipant(Voter(renderer), renderer), SCALE, votes=0)
     assert read_grade("Grade k: -2", "k", Criteria(text="?", low=-3, high=3)) == -2

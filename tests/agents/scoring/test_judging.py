@@ -32,13 +32,13 @@ async def test_the_reward_lies_on_the_last_turn_and_what_the_environment_gave_wh
 async def test_what_cannot_be_judged_is_masked_and_says_so() -> None:
     plain = spoken("#### 42")
     episode = await judged(replace(plain, task=replace(plain.task, answer="\\frac{")))
-    assert episode.undecided == ("answer",)
+    assert episode.ungraded == ("answer",)
     assert episode.masked
     assert episode.stop_reason is StopReason.DONE
     assert episode_from_dict(episode_to_dict(episode)) == episode
 
 
-async def test_rewards_that_raise_are_a_failure_of_the_surroundings() -> None:
+async def test_rewards_that_raise_are_a_failure_of_the_infrastructure() -> None:
     @reward("broken")
     def broken(_: Sample) -> float:
         raise OSError("the judge is gone")

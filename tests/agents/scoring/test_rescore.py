@@ -45,7 +45,7 @@ def test_a_run_is_scored_again_step_by_step(run: Path, tmp_path: Path) -> None:
     first, second = changes.values()
     assert (first.episodes, first.raised, first.lowered) == (3, 2, 1)
     assert (first.old, first.new) == (pytest.approx(1 / 3), pytest.approx(2 / 3))
-    assert (second.old, second.new, second.undecided, second.failures) == (1.0, 1.0, 1, 1)
+    assert (second.old, second.new, second.ungraded, second.failures) == (1.0, 1.0, 1, 1)
     assert [(one.compared, one.newly_scored) for one in (first, second)] == [(3, 0), (1, 0)]
     records = list(read_records(out))
     assert [record.episode.reward for record in records] == [1.0, 0.0, 1.0, 1.0, 0.0, 0.0]
@@ -56,7 +56,7 @@ def test_a_run_is_scored_again_step_by_step(run: Path, tmp_path: Path) -> None:
 
 def test_episodes_that_nobody_had_graded_are_newly_scored_and_not_compared(tmp_path: Path) -> None:
     right, wrong = spoken("hm", "#### 42"), spoken("hm", "#### 41")
-    file = write(tmp_path / "sessions.jsonl", replace(right, undecided=("session",)), paid(wrong, 1.0), step=1)
+    file = write(tmp_path / "sessions.jsonl", replace(right, ungraded=("session",)), paid(wrong, 1.0), step=1)
     (change,) = rescore(file, tmp_path / "new.jsonl", ANSWER).values()
     assert (change.episodes, change.compared, change.newly_scored) == (2, 1, 1)
     assert (change.old, change.new) == (1.0, 0.0), "over the compared one alone"

@@ -11,7 +11,7 @@ from turntree.agents.scoring.score_file import Fields, RowError, score_file
 from turntree.agents.scoring.scorer import Scorer
 from turntree.rewards import MissingQuestion
 
-ANSWER = Scorer({"answer": 1}, contract="math")
+ANSWER = Scorer({"answer": 1}, answer_format="math")
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -36,12 +36,12 @@ def test_rows_come_back_with_their_scores_and_sums_by_data_set(tmp_path: Path) -
     tallies = score_file(source, out, ANSWER)
     assert list(tallies) == ["math", "gsm8k"]
     math_tally = tallies["math"]
-    assert (math_tally.samples, math_tally.right, math_tally.wrong, math_tally.undecided) == (3, 1, 1, 1)
+    assert (math_tally.samples, math_tally.right, math_tally.wrong, math_tally.ungraded) == (3, 1, 1, 1)
     assert (math_tally.reward, math_tally.suspects) == (0.5, 1)
     first, wrong, open_one, _ = scored(out)
     assert (first["reward"], first["correct"], first["status"], first["answer"]) == (1.0, True, "ok", "5")
     assert (wrong["reward"], wrong["correct"]) == (0.0, False)
-    assert (open_one["reward"], open_one["correct"], open_one["undecided"]) == (None, None, ["answer"])
+    assert (open_one["reward"], open_one["correct"], open_one["ungraded"]) == (None, None, ["answer"])
     assert json.loads(out.read_text().splitlines()[0])["kept"] == [1]
 
 
@@ -72,18 +72,18 @@ def test_the_question_given_back_is_not_paid(tmp_path: Path, row: Any) -> None:
     assert [(one["correct"], one["flags"]) for one in scored(out)] == [(False, ["restated_question"])]
 
 
-def test_rows_without_the_question_that_their_contract_needs_are_counted(tmp_path: Path, turntree: Any) -> None:
+def test_rows_without_the_question_that_their_answer_format_needs_are_counted(tmp_path: Path, turntree: Any) -> None:
     rows = [{"prediction": COPY, "gold": "32"}, {"prediction": COPY, "gold": "32", "question": ASKED}]
     source = write(tmp_path / "rows.jsonl", *rows, {"prediction": "#### 5", "gold": "5", "data_source": "aime"})
     tallies = score_file(source, tmp_path / "out.jsonl", ANSWER)
     assert {name: tally.without_question for name, tally in tallies.items()} == {"": 1, "aime": 0}
-    with pytest.warns(MissingQuestion, match="the contract 'math' needs the question"):
+    with pytest.warns(MissingQuestion, match="the answer format 'math' needs the question"):
         score_file(source, tmp_path / "out.jsonl", ANSWER)
-    said = turntree("score", source, "--contract", "math")
+    said = turntree("score", source, "--answer-format", "math")
     assert said.status == 0
     assert "1 rows have no question" in said.err
     assert "MissingQuestion" not in said.err
-    assert "no question" not in turntree("score", write(source, rows[1]), "--contract", "math").err
+    assert "no question" not in turntree("score", write(source, rows[1]), "--answer-format", "math").err
 
 
 def test_fields_may_have_other_names(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tables import table
 
 from turntree.agents.scoring.policy_sample import ENVIRONMENT_REWARD
 from turntree.agents.scoring.scorer import Scored, Scorer
-from turntree.rewards import RewardDefinitionError, Sample, UnknownContract, UnknownReward, reward
+from turntree.rewards import RewardDefinitionError, Sample, UnknownAnswerFormat, UnknownReward, reward
 
 pytestmark = pytest.mark.usefixtures("own_rewards")
 
@@ -44,21 +44,21 @@ def test_weights_add_up_and_a_weight_of_0_is_a_metric() -> None:
 def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights, open_one, decided):
     scorer = Scorer(dict(zip(("answer", "finished"), weights, strict=True)))
     scored = only(scorer, UNREADABLE)
-    assert (scored.reward, scored.undecided) == (open_one, ("answer",))
+    assert (scored.reward, scored.ungraded) == (open_one, ("answer",))
     assert only(scorer, sample("it is 5")).reward == decided
 
 
 def test_a_data_set_without_rules_is_refused_unless_others_are_declared() -> None:
     strange = sample("#### 5", data_source="my-set")
-    with pytest.raises(UnknownContract, match=r"'my-set' has no rules .*contract.: math, gsm8k"):
+    with pytest.raises(UnknownAnswerFormat, match=r"'my-set' has no rules .*answer format.: math, gsm8k"):
         Scorer({"answer": 1}).score([strange])
-    with pytest.raises(UnknownContract, match="'mth'"):
-        Scorer({"answer": 1}, contract="mth")
-    assert only(Scorer({"answer": 1}, contract="math"), strange).reward == 1.0
+    with pytest.raises(UnknownAnswerFormat, match="'mth'"):
+        Scorer({"answer": 1}, answer_format="mth")
+    assert only(Scorer({"answer": 1}, answer_format="math"), strange).reward == 1.0
     assert only(Scorer({"finished": 1}), strange).reward == 1.0
     # The data set's own rules go before the declared ones.
     option = sample("The answer is (B).", gold="B", data_source="mmlu-stem")
-    assert only(Scorer({"answer": 1}, contract="aime"), option).reward == 1.0
+    assert only(Scorer({"answer": 1}, answer_format="aime"), option).reward == 1.0
 
 
 def test_group_rewards_are_given_the_samples_of_a_task() -> None:
@@ -94,7 +94,7 @@ async def test_both_ways_score_alike() -> None:
     samples = [sample("#### 5"), sample("#### 6"), UNREADABLE, sample("\\boxed{\\frac{10}{2}}")]
     scorer = Scorer({"answer": 1, "answer_format": 0.1})
     one, other = scorer.score(samples), await scorer.ascore(samples)
-    assert [(s.reward, s.parts, s.undecided) for s in one] == [(s.reward, s.parts, s.undecided) for s in other]
+    assert [(s.reward, s.parts, s.ungraded) for s in one] == [(s.reward, s.parts, s.ungraded) for s in other]
 
 
 def test_a_module_is_imported_for_its_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def test_every_row_of_every_batch_is_of_the_policy_that_learns_from_it(episode: 
         assert report.metrics[STALE] == 0
         assert report.metrics["turntree/episodes"] == PROMPTS * SAMPLES
     later = [report.metrics for report in episode.reports[1:]]
-    assert all(metrics["async/judged_turns"] > 0 for metrics in later)
+    assert all(metrics["async/reverified_turns"] > 0 for metrics in later)
     assert all(0 < metrics["async/kept_share"] <= 1 for metrics in later)
     assert any(metrics["turntree/level_b"] > 0 for metrics in later)
 
@@ -71,7 +71,7 @@ def test_what_was_judged_is_believed_by_the_weights_that_judged_it(episode: Trai
 
 @pytest.mark.release  # test_async_sampler.py has a control without a training
 def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path: Path) -> None:
-    """Control: only interrupted turns are judged, so what had ended under earlier weights is trained on as it is."""
+    """Control: only interrupted turns are verified again, so what had ended under earlier weights is trained on as it is."""
     turn = trained(tiny_model, tmp_path, "turntree.asynchronous.on_resume=turn")
     assert turn.status == 0, turn.log[-3000:]
     assert max(report.metrics[STALE] for report in turn.reports) > 0
@@ -108,7 +108,7 @@ def require_each_row_once(rows: list[dict[str, Any]]) -> None:
     assert len(trained_on) == len(set(trained_on)) == STEPS * PROMPTS * SAMPLES
     assert {session for _, session in trained_on} == {*range(SAMPLES)}
     for row in rows:
-        assert row["judged"] == row["step"] - 1
+        assert row["reverified"] == row["step"] - 1
         assert row["versions"] == [row["step"] - 1] * 2
     # The first step has the batch of its own and the one that is begun ahead: any of these two it is trained on.
     for step in range(1, STEPS + 1, 2):
@@ -116,9 +116,9 @@ def require_each_row_once(rows: list[dict[str, Any]]) -> None:
         assert {*known} <= {*range((step + 1) * PROMPTS)}
 
 
-def require_none_judged_later(run: Training, rows: list[dict[str, Any]]) -> None:
+def require_none_reverified_later(run: Training, rows: list[dict[str, Any]]) -> None:
     """What was trained on is of no concern to later weights: nothing of it comes back."""
-    last = {row["index"]: row["judged"] for row in rows}
+    last = {row["index"]: row["reverified"] for row in rows}
     for step in range(1, STEPS + 1):
         for record in read_records(run.folder.episodes(step)):
             versions = {turn.completion.weights_version for turn in record.episode.turns}
@@ -130,7 +130,7 @@ def test_a_training_that_was_killed_learns_from_each_row_once(resumed: Training,
     assert resumed.status == 0, resumed.log[-3000:]
     assert resumed.steps == [*range(SAVED_AT + 1, STEPS + 1)]
     require_each_row_once(kept_rows(resumed))
-    require_none_judged_later(resumed, kept_rows(resumed))
+    require_none_reverified_later(resumed, kept_rows(resumed))
     assert all(report.metrics[STALE] == 0 for report in resumed.reports)
     assert max(mistrust(resumed, tiny_model, 0)) < 1e-4
 
@@ -162,7 +162,7 @@ def test_an_engine_that_is_killed_while_it_judges_a_turn_loses_nothing(tiny_mode
     assert (tmp_path / "judging").exists()
     assert run.steps == [*range(1, STEPS + 1)]
     require_each_row_once(kept_rows(run))
-    require_none_judged_later(run, kept_rows(run))
+    require_none_reverified_later(run, kept_rows(run))
     assert sum(report.metrics["async/lost_turns"] for report in run.reports) >= 1
     for report in run.reports:
         assert report.metrics[STALE] == 0
@@ -211,7 +211,7 @@ def test_rollouts_on_devices_of_their_own_are_of_the_policy_that_learns_from_the
     for report in run.reports:
         assert report.metrics[STALE] == 0
         assert report.metrics["turntree/episodes"] == PROMPTS * SAMPLES
-    assert any(report.metrics["async/judged_turns"] > 0 for report in run.reports)
+    assert any(report.metrics["async/reverified_turns"] > 0 for report in run.reports)
     assert max(mistrust(run, tiny_model, 0)) < 1e-4
 
 
@@ -222,7 +222,7 @@ def external(
     run = train_engine(
         *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=160"),
         "data.max_response_length=512",
-        # A step's own episodes were begun two steps before: what ended of later ones is judged once, in its own step.
+        # A step's own episodes were begun two steps before: what ended of later ones is verified again once, in its own step.
         *(f"trainer.v1.{mode}.num_warmup_batches=2" for mode in ("colocate_async", "separate_async")),
         *("actor_rollout_ref.rollout.max_num_seqs=2", "actor_rollout_ref.actor.optim.lr=0.00003"),
         *("actor_rollout_ref.rollout.temperature=1.0", *overrides),
@@ -251,9 +251,9 @@ def test_turns_of_verls_servers_are_judged_by_the_policy_that_learns_from_them(
         assert row[STALE] == 0
         assert row["turntree/episodes"] == PROMPTS * SAMPLES
         assert row["training/rollout_probs_diff_max"] < 1e-4
-    judged = [row for row in rows if row["async/judged_turns"]]
-    assert len(judged) == STEPS - 1 if mode == "colocate_async" else judged
-    assert all(0 < row["async/kept_share"] <= 1 for row in judged)
+    reverified = [row for row in rows if row["async/reverified_turns"]]
+    assert len(reverified) == STEPS - 1 if mode == "colocate_async" else reverified
+    assert all(0 < row["async/kept_share"] <= 1 for row in reverified)
     assert mode == "colocate_async" or sum(row["async/interruptions"] for row in rows) > 0
 
 

@@ -44,7 +44,7 @@ def impure(tmp_path_factory: pytest.TempPathFactory) -> Training:
 
 @pytest.fixture(scope="module")
 def ahead(impure: Training, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    return run(tmp_path_factory.mktemp("ahead"), f"turntree.store={impure.folder.root}", pure=True)
+    return run(tmp_path_factory.mktemp("ahead"), f"turntree.import_turns={impure.folder.root}", pure=True)
 
 
 def counted(training: Training, name: str) -> list[float]:
@@ -69,11 +69,11 @@ def asked(training: Training) -> int:
 def test_calls_are_made_ahead_once_episodes_of_their_task_have_ended(ahead: Training) -> None:
     assert ahead.status == 0, ahead.log[-3000:]
     assert ahead.steps == [*range(1, STEPS + 1)]
-    made, used, wasted = (counted(ahead, f"calls_ahead_{name}") for name in ("made", "used", "wasted"))
+    made, used, wasted = (counted(ahead, f"tool_calls_ahead_{name}") for name in ("made", "used", "wasted"))
     assert used[-1] > 0
     assert made == [one + other for one, other in zip(used, wasted, strict=True)]
-    assert sum(counted(ahead, "calls_ahead_saved_seconds")) > 0
-    assert counted(ahead, "past_turns")[0] > 0
+    assert sum(counted(ahead, "tool_calls_ahead_saved_seconds")) > 0
+    assert counted(ahead, "imported_turns")[0] > 0
     # The other run had the same noise: how often its turns are right tells nothing.
     assert all("exactness/exact_acceptance_z" not in report.metrics for report in ahead.reports)
     assert all(abs(report.metrics["exactness/exact_entropy_z"]) < ALARM for report in ahead.reports)
@@ -83,9 +83,9 @@ def test_calls_are_made_ahead_once_episodes_of_their_task_have_ended(ahead: Trai
 def test_a_tool_that_is_not_pure_is_never_called_ahead(impure: Training) -> None:
     """Control: nor is a store counted where none was given, and acceptance is tested."""
     assert impure.status == 0, impure.log[-3000:]
-    assert sum(counted(impure, "calls_ahead_made")) == 0
+    assert sum(counted(impure, "tool_calls_ahead_made")) == 0
     assert asked(impure) == calls(impure) > PROMPTS * SAMPLES
-    assert not any(report.metrics.get("turntree/past_turns") for report in impure.reports)
+    assert not any(report.metrics.get("turntree/imported_turns") for report in impure.reports)
     assert all("exactness/exact_acceptance_z" in report.metrics for report in impure.reports)
 
 

@@ -116,7 +116,7 @@ def thinned(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     thinned = run(
         *(root, policy, {"server": PROMPTS + 1}),
         *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", f"trainer.save_freq={STEPS}"),
-        *(f"{section}.exchange.homes=0", f"+{section}.forest.rollouts_per_state=1000"),  # each replica has all turns
+        *(f"{section}.sharing.replicas_per_task=0", f"+{section}.forest.rollouts_per_state=1000"),  # each replica has all turns
     )
     assert (root / "server").exists()
     return thinned
@@ -131,7 +131,7 @@ def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: 
     assert metrics(thinned)[1]["turntree/lost_engine"] >= 1
 
 
-def test_a_killed_replica_gets_the_turns_of_the_hub_back(thinned: Training) -> None:
+def test_a_killed_replica_gets_the_turns_of_the_broker_back(thinned: Training) -> None:
     first = played(thinned, 1).keys()
     for rank in range(2):
         assert first <= {turn[1:] for turn in stored(thinned, STEPS, rank)}

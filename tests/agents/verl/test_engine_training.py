@@ -33,7 +33,7 @@ def trainings() -> list[Any]:
         for engine in VERSIONS
         for reuse, marks in (
             ("replay", []),
-            *((way, [pytest.mark.release, pytest.mark.once]) for way in ("exact", "lenient", "runahead")),
+            *((way, [pytest.mark.release, pytest.mark.once]) for way in ("exact", "lenient", "run_ahead")),
         )
     ]
 
@@ -106,11 +106,11 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     with one that was precomputed."""
     assert trained.levels(1) == {"A"}
     assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
-    ahead = _way(request) == "runahead"
+    ahead = _way(request) == "run_ahead"
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
     for row in metrics(trained)[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
-        assert ahead or row["turntree/reuse_tickets"] <= PROMPTS * SAMPLES * 3
+        assert ahead or row["turntree/reuse_turns"] <= PROMPTS * SAMPLES * 3
     counted = {row["step"]: row["tokens_per_forward_pass"] for row in read_lines(trained.folder.engine)}
     logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(metrics(trained), start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})
@@ -125,7 +125,7 @@ def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, 
 
 def _level(request: pytest.FixtureRequest) -> str:
     """Of the tokens that were used again."""
-    return {"lenient": "D", "runahead": "B"}.get(_way(request), "C")
+    return {"lenient": "D", "run_ahead": "B"}.get(_way(request), "C")
 
 
 def _way(request: pytest.FixtureRequest) -> str:
@@ -138,10 +138,10 @@ LAST = 3
 TOGETHER = (
     *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
     *("trainer.save_freq=2", "trainer.resume_mode=auto"),
-    "actor_rollout_ref.rollout.engine_kwargs.turntree.exchange.homes=0",  # each replica has all turns
+    "actor_rollout_ref.rollout.engine_kwargs.turntree.sharing.replicas_per_task=0",  # each replica has all turns
     "+actor_rollout_ref.rollout.engine_kwargs.turntree.forest.rollouts_per_state=1000",
 )
-"""Two replicas with a hub between them."""
+"""Two replicas with a broker between them."""
 
 
 def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
@@ -179,7 +179,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
 def test_two_replicas_have_each_others_turns(together: Training) -> None:
     assert together.status == 0, together.log[-3000:]
     # They are given once the step's rollouts are done, when its counters are read already.
-    each = [(row["turntree/hub_given"], row["turntree/hub_taken"]) for row in metrics(together)]
+    each = [(row["turntree/sharing_sent"], row["turntree/sharing_received"]) for row in metrics(together)]
     assert each == [(0, 0), *[(PROMPTS * SAMPLES * 3,) * 2] * 2]
     stores = [stored(together, LAST, rank) for rank in range(2)]
     assert bare(stores[0]) == bare(stores[1]) == played(together, 1, 2, 3)

@@ -113,24 +113,24 @@ def test_the_last_words_are_the_first_failure(killed: Training, said: list[str])
 
 @pytest.fixture(scope="module")
 def thinned(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Two replicas, of which one is killed in step 2 together with the hub; step 4 lasts until it is back."""
-    folder, victims = tmp_path_factory.mktemp("thinned"), {"replica_and_hub": 5}
+    """Two replicas, of which one is killed in step 2 together with the broker; step 4 lasts until it is back."""
+    folder, victims = tmp_path_factory.mktemp("thinned"), {"replica_and_broker": 5}
     return run(
         *(tiny_model, folder, 6, victims),
         *("turntree.env_kwargs.replicas=2", f"turntree.env_kwargs.whole={3 * PROMPTS}"),
         *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
-        "actor_rollout_ref.rollout.engine_kwargs.turntree.exchange.homes=0",
+        "actor_rollout_ref.rollout.engine_kwargs.turntree.sharing.replicas_per_task=0",
     )
 
 
 @pytest.mark.parametrize("step", range(1, 7))
-def test_training_goes_on_without_a_replica_and_the_hub(thinned: Training, step: int) -> None:
+def test_training_goes_on_without_a_replica_and_the_broker(thinned: Training, step: int) -> None:
     require_whole(thinned, step)
 
 
 def test_replicas_give_each_other_their_turns(thinned: Training) -> None:
     rows = read_lines(thinned.folder.engine)
-    given, taken = ({row["step"]: row[name] for row in rows} for name in ("hub_given", "hub_taken"))
+    given, taken = ({row["step"]: row[name] for row in rows} for name in ("sharing_sent", "sharing_received"))
     assert given[1] > 0
     # With nobody dead, what the other replica said in a step is known before the next.
     assert taken[1] > 0

@@ -17,7 +17,7 @@ from processes import alive, heed_hangups
 from tables import table
 
 from turntree.agents.errors import UsageError
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl import launch
 from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.sections import ConfigError, plain
@@ -113,22 +113,22 @@ def test_a_program_is_a_data_set_of_its_tasks(prepared: Callable[..., Any]) -> N
 def test_programs_are_not_run_ahead(overrides: list[str]) -> None:
     longest = ("data.max_prompt_length=256", "data.max_response_length=256")
     with pytest.raises(ConfigError, match="run-ahead would run them for nothing"):
-        train("grpo_arithmetic_cpu", [*overrides, *PROGRAM, *longest, "speculation=[tree,runahead]"])
+        train("grpo_arithmetic_cpu", [*overrides, *PROGRAM, *longest, "speculation=[tree,run_ahead]"])
 
 
 def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Callable[..., Any]) -> None:
     config = prepared(
-        *("turntree.reuse.mode=lenient", "turntree.reuse.preset=grpo", "turntree.memo_results=100"),
-        *("turntree.rewards={answer: 1, few_turns: {weight: 0.1, high: 0.5}}", "turntree.contract=math"),
+        *("turntree.reuse.mode=spec_rl", "turntree.reuse.preset=grpo", "turntree.memo_results=100"),
+        *("turntree.rewards={answer: 1, few_turns: {weight: 0.1, high: 0.5}}", "turntree.answer_format=math"),
     )
     settings = RunSettings.parse(plain(config.actor_rollout_ref.rollout.custom))
-    assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.LENIENT, "grpo", 100)
-    assert settings.contract == "math"
+    assert (settings.reuse.mode, settings.reuse.preset, settings.memo_results) == (ReuseMode.SPEC_RL, "grpo", 100)
+    assert settings.answer_format == "math"
     assert settings.scorer().names == ("answer", "few_turns")
 
 
 def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.contract=math"):
+    with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.answer_format=math"):
         prepared("turntree.rewards={answer: 1}")
 
 

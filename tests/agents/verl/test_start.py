@@ -44,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def here(data: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with what the tables name, on a machine without a hub."""
+    """A working folder with what the tables name, on a machine without a broker."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("TURNTREE_DATA", str(data))
@@ -98,7 +98,7 @@ def test_independent_problems_are_found_at_once(here: Path, said: Callable[..., 
     more = ("--model", "BARE", "actor_rollout_ref.rollout.tensor_model_parallel_size=3", "turntree.rewards={answer: 1}")
     status, _, found = said("train", "engine=vllm", "size=7b", "env=arithmetic", *more, "--check")
     assert status == 2
-    for part in ("tensor_model_parallel_size=3", "has no weights", "turntree.contract=math"):
+    for part in ("tensor_model_parallel_size=3", "has no weights", "turntree.answer_format=math"):
         assert sum(part in line for line in found) == 1
 
 

@@ -14,7 +14,7 @@ from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow
 
-UNDECIDED, BROKEN = 1, 3
+UNGRADED, BROKEN = 1, 3
 """Tasks that teach nothing: no reward can be decided, or the surroundings always break."""
 EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6
 """Steps of an epoch; those after which a checkpoint is made, the trainer is killed, and the training ends."""
@@ -29,8 +29,8 @@ COMMON = (
     f"turntree.train_tasks={EPOCH * PROMPTS}",
     f"turntree.env_kwargs.broken={BROKEN}",
     r"turntree.rewards={answer: 1.0, trained_envs\:brevity: 0.5, trained_envs\:first: 0.25}",
-    "turntree.contract=math",
-    "turntree.reuse.mode=replay",  # the second epoch depends on what the ledger remembers of the first
+    "turntree.answer_format=math",
+    "turntree.reuse.mode=same_seed",  # the second epoch depends on what the ledger remembers of the first
     "data.max_response_length=160",
     "actor_rollout_ref.actor.optim.lr=0.001",
     "actor_rollout_ref.rollout.free_cache_engine=true",  # the engine sleeps and wakes as on a GPU
@@ -104,8 +104,8 @@ def test_the_second_epoch_drafts_from_and_begins_with_turns_of_the_first_and_ver
     # One task is tried twice with the same seeds: its second turns are drafted from their own noise.
     assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
     assert abs(first.engine["exactness/exact_entropy_z"]) < 5
-    assert "exactness/marginal_entropy_z" in second.engine.keys() - first.engine.keys()
-    assert first.engine["reuse_tickets"] == 0
+    assert "exactness/trained_turns_entropy_z" in second.engine.keys() - first.engine.keys()
+    assert first.engine["reuse_turns"] == 0
     assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
     assert trained.levels(1) == {"A"}
     turns = (turn.completion for record in trained.records(AGAIN).values() for turn in record.episode.turns)
@@ -118,12 +118,12 @@ def test_the_engine_samples_what_the_trainer_believes(trained: Training, tiny_mo
     assert trained.mistrust(tiny_model, 2, weights_of=1) > 1e-3, "the control: the weights of another step"
 
 
-def test_a_task_whose_surroundings_break_is_masked_and_training_goes_on(trained: Training) -> None:
+def test_a_task_whose_infrastructure_break_is_masked_and_training_goes_on(trained: Training) -> None:
     failures = set()
     for step in (1, AGAIN):
         report = trained.reports[step - 1]
         for (index, _), record in trained.records(step).items():
-            assert record.episode.masked is (index in (UNDECIDED, BROKEN))
+            assert record.episode.masked is (index in (UNGRADED, BROKEN))
             if index == BROKEN:
                 failures.add(record.episode.failure.removeprefix("reply() raised "))
         assert all(value == value for value in (report.metrics["actor/pg_loss"], report.metrics["actor/grad_norm"]))
@@ -139,7 +139,7 @@ def test_groups_are_scored_as_a_whole_by_the_policys_own_words(trained: Training
         report = trained.reports[step - 1]
         episodes = [record.episode for record in trained.records(step).values()]
         decided = [episode for episode in episodes if not episode.masked]
-        assert {episode.undecided for episode in episodes if episode.masked} == {(), ("brevity",)}
+        assert {episode.ungraded for episode in episodes if episode.masked} == {(), ("brevity",)}
         assert sorted(episode.rewards["first"] for episode in decided) == [0.0] * 2 * (SAMPLES - 1) + [1.0] * 2
         paid = sum(0.5 / (1 + len(episode.turns[-1].text)) for episode in decided)  # the gold that was heard pays none
         assert sum(episode.reward for episode in decided) == pytest.approx(paid + 2 * 0.25)

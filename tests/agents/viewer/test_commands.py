@@ -94,7 +94,7 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 
 
-def test_a_tokenizer_of_a_hub_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
+def test_a_tokenizer_of_a_broker_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -26,7 +26,7 @@ def test_a_run_with_marks_is_read_as_without(run: Path, tmp_path: Path, encoding
     assert rescore(run, tmp_path / "after.jsonl", Scorer({"environment": 1})) == changes
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(json.dumps({"prediction": "#### 5", "gold": "5"}).encode(encoding))
-    (tally,) = score_file(rows, tmp_path / "scored.jsonl", Scorer({"answer": 1}, contract="gsm8k")).values()
+    (tally,) = score_file(rows, tmp_path / "scored.jsonl", Scorer({"answer": 1}, answer_format="gsm8k")).values()
     assert tally.right == 1
 
 

@@ -196,7 +196,7 @@ def test_a_text_without_a_verdict_is_a_finding_and_a_task_without_one_is_left_ou
             return 1 / (self.current_task.id != "3") - float("huge" in text or 1 / (len(text) < 9_000))
 
     report = attack(Raising())
-    assert report.undecided == ("3",)
+    assert report.ungraded == ("3",)
     assert report.findings()["very long words"] == "without a verdict in 7 of 7 tasks"
 
     class Broken(Quiz):

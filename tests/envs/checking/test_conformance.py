@@ -74,7 +74,7 @@ def step(change: Callable[..., Any] | None = None, **info: Any) -> Callable[...,
     return changed
 
 
-def go_on_for_ever(self: Counter, action: str) -> Any:
+def continue_for_ever(self: Counter, action: str) -> Any:
     try:
         return Counter.step(self, action)
     except Exception:
@@ -152,7 +152,7 @@ PutsASetIntoInfo = counter_with(step=step(rewards={1, 2}))
 PutsATupleIntoInfo = counter_with(step=step(rewards=(1, 2)))
 EndsTwice = counter_with(step=step(lambda text, reward, ended, _, info: (text, reward, ended, ended, info)))
 EndsWithoutReason = counter_with(step=step(stop_reason=""))
-GoesOnForEver = counter_with(step=go_on_for_ever)
+GoesOnForEver = counter_with(step=continue_for_ever)
 TripsOverText = counter_with(reply=reply_after(int))
 LeavesOpen = counter_with(reply=reply_after(lambda text: 1 // ("\\gcd(x" not in text)))
 TripsOverSurrogates = counter_with(reply=reply_after(str.encode))

@@ -9,11 +9,11 @@ from playing import SHARED, call, published, use, write_rows
 from tables import table
 
 from turntree.envs import DataError, Env, make, require_conformance
-from turntree.envs.errors import UndecidedAnswer
+from turntree.envs.errors import UngradedAnswer
 from turntree.envs.math.env import Math
 from turntree.envs.math.sets import MATH_SETS, MathSet, find_set
 from turntree.envs.math.tasks import read_tasks
-from turntree.rewards import contract_for
+from turntree.rewards import answer_format_for
 
 PUBLISHED = table(__file__, "published")
 RIGHT = {"gsm8k": "4.0", "math": "0.5", "math500": r"(3,\pi/2)", "olympiadbench": "-1, 1", "aime": "73", "amc": "142"}
@@ -37,8 +37,8 @@ def test_a_published_row_is_read_and_its_right_answer_wins(entry: MathSet, math:
     env = math(entry.name)
     _, info = env.reset(seed=0, options={"index": 0})
     assert r"\boxed{}" in info["messages"][0]["content"]
-    assert env.current_task.data_source == entry.contract
-    assert contract_for(env.current_task.data_source)
+    assert env.current_task.data_source == entry.answer_format
+    assert answer_format_for(env.current_task.data_source)
     _, reward, terminated, truncated, info = env.step(rf"So it is \boxed{{{RIGHT[entry.name]}}}.")
     assert (reward, terminated, truncated) == (1.0, True, False)
     assert info["rewards"] == {"correct": 1.0, "attempts": 1.0}
@@ -93,7 +93,7 @@ def test_where_a_row_has_only_a_worked_solution_its_last_box_is_the_answer(math,
     assert math("math", row={"problem": "?", "solution": solution}).task(0).answer == answer
 
 
-def test_without_files_each_set_is_asked_of_the_hub_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_each_set_is_asked_of_the_broker_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)
     asked = []
 
@@ -131,7 +131,7 @@ def test_an_answer_that_cannot_be_judged_is_a_failure_and_the_question_given_bac
     env.reset(seed=0)
     terminated, truncated, info = env.step(r"\boxed{7}")[2:]
     assert (terminated, truncated, info["stop_reason"]) == (False, True, "failure")
-    assert UndecidedAnswer.__name__ in info["failure"]
+    assert UngradedAnswer.__name__ in info["failure"]
     env = math("math", row={"problem": "Compute $99^2+99+1$.", "answer": "9901"}, attempts=2)
     env.reset(seed=0)
     assert "not right" in env.step(r"\boxed{99^2+99+1}")[0]
@@ -147,7 +147,7 @@ def test_a_malformed_row_names_file_line_and_field(tmp_path: Path, name: str, ro
     assert complaint in str(error.value)
 
 
-def test_an_unknown_set_or_split_is_refused_and_the_folder_of_data_is_used_before_the_hub(
+def test_an_unknown_set_or_split_is_refused_and_the_folder_of_data_is_used_before_the_broker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("TURNTREE_DATA", raising=False)

@@ -48,7 +48,7 @@ def test_a_snapshot_brings_the_variables_back(bench: Bench) -> None:
     assert say(bench, "x") == "[1]"
 
 
-def test_a_sandbox_that_fails_is_a_failure_of_the_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_that_fails_is_a_failure_of_the_infrastructure(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Mock(**{"run.side_effect": SandboxError("no room")})
     monkeypatch.setattr(PythonTool, "make_runner", lambda self: broken)
     env = Bench()

@@ -70,7 +70,7 @@ def test_what_tools_say_is_not_told_by_the_agent_and_a_transfer_ends_the_dialogu
     assert env.step("Is there anything else?")[2] is True
 
 
-def test_another_customer_may_take_part(shop: Path) -> None:
+def test_another_simulated_user_may_take_part(shop: Path) -> None:
     class Silent:
         def open(self, task: Task) -> str:
             return "Hello."

@@ -150,7 +150,7 @@ def test_a_tool_that_brings_a_schema_alone_is_called_like_any_other() -> None:
     env.tools = (Remote(),)
     env.reset(seed=1)
     assert use(env, "echo", word="here") == "here"
-    assert not list(env.calls_ahead(call(env, "echo", word="here"))), "nothing says that it is pure"
+    assert not list(env.tool_calls_ahead(call(env, "echo", word="here"))), "nothing says that it is pure"
 
 
 class Notebook(Toolset):

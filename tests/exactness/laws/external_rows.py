@@ -25,8 +25,8 @@ from laws import rule_draws
 from laws.claims import LEVEL, Row
 from laws.stored_turn import lenient_formula
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.transforms import Transforms, distribution
 
@@ -62,7 +62,7 @@ def _replay_row(name: str, engine: Any, reference: PolicyLaw) -> Row:
         TurnRequest((*PROMPT, 1 + n % 30, 1 + n // 30), Sampling(max_tokens=REPLAYED_LENGTH, seed=n))
         for n in range(REPLAYED)
     ]
-    reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.REPLAY), vocabulary=engine.vocabulary, seed=1)
+    reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.SAME_SEED), vocabulary=engine.vocabulary, seed=1)
     stored = _played(reuse, asked)
     with _Moved(engine, reference, 0.1 * MOVED):
         reuse.close_step()
@@ -91,8 +91,8 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
     old = _after(reference)
     found: dict[ReuseMode, tuple[Counter[tuple[int, ...]], PrefixReuse]] = {}
     laws: dict[ReuseMode, dict[tuple[int, ...], float]] = {}
-    for mode in (ReuseMode.EXACT, ReuseMode.LENIENT):
-        config = ReuseConfig(mode=mode, bias=BIAS if mode is ReuseMode.LENIENT else None, max_tokens=1 << 30, top_k=8)
+    for mode in (ReuseMode.REJECTION_SAMPLING, ReuseMode.SPEC_RL):
+        config = ReuseConfig(mode=mode, bias=BIAS if mode is ReuseMode.SPEC_RL else None, max_tokens=1 << 30, top_k=8)
         reuse = PrefixReuse(engine, config, vocabulary=engine.vocabulary, seed=2)
         sampling = Sampling(max_tokens=LENGTH, top_k=KEPT)
         asked = [
@@ -105,14 +105,14 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
             found[mode] = Counter(turn.token_ids for turn in _played(reuse, asked)), reuse
             new = _after(moved)
         laws[mode] = lenient_formula(new, old, LENGTH, config.lenience)
-    exact, lenient = found[ReuseMode.EXACT][0], found[ReuseMode.LENIENT][0]
-    policy = laws[ReuseMode.EXACT]
+    exact, lenient = found[ReuseMode.REJECTION_SAMPLING][0], found[ReuseMode.SPEC_RL][0]
+    policy = laws[ReuseMode.REJECTION_SAMPLING]
     cells = sum(p * draws >= 5 for p in policy.values())
     power = rule_draws.power(draws, cells, 0.01, LEVEL)
     shared = f"{draws} turns, {cells} cells; power {power:.2f} at TV 0.01"
     for mode, rule, level, control in (
-        (ReuseMode.EXACT, "the ratio rule follows the new policy's law", "C", "lenience e^0.5 taken for it"),
-        (ReuseMode.LENIENT, "lenience e^0.5 follows its behaviour law", "D", "against the policy's law"),
+        (ReuseMode.REJECTION_SAMPLING, "the ratio rule follows the new policy's law", "C", "lenience e^0.5 taken for it"),
+        (ReuseMode.SPEC_RL, "lenience e^0.5 follows its behaviour law", "D", "against the policy's law"),
     ):
         drawn, reuse = found[mode]
         value, faulty = chi_square(drawn, laws[mode]), chi_square(lenient, policy)

@@ -13,9 +13,9 @@ from laws.engine_rows import HOW, MODELS, SIZE, policy, sample
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.protocol import Completion, TurnRequest
-from turntree.agents.guesses.config import RunAheadConfig
-from turntree.agents.guesses.pipeline import GuessedTurns
-from turntree.agents.guesses.precomputed import PrecomputedTurns, RunAheadStats
+from turntree.agents.turn_drafts.config import RunAheadConfig
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
+from turntree.agents.turn_drafts.precomputed import PrecomputedTurns, RunAheadStats
 from turntree.spec_tree import SpecForest
 
 MOVED = 0.001
@@ -28,13 +28,13 @@ _RUNNING = 10_000
 
 async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completion], RunAheadStats]:
     """The next step's turns, made ahead beside those of the running step, which take their slots, and then verified."""
-    config = LocalEngineConfig(max_batch=9, ahead_slots=9, max_context=64, prefill_chunk=10)
+    config = LocalEngineConfig(max_batch=9, precomputed_slots=9, max_context=64, prefill_chunk=10)
     with LocalEngine(policy(seed), config=config, forest=SpecForest()) as engine:
         ahead = PrecomputedTurns(engine, RunAheadConfig(enabled=True))
-        turns = GuessedTurns(engine, [ahead])
+        turns = DraftedTurns(engine, [ahead])
         asked = list(enumerate(map(tuple, prompts)))
         making = [
-            asyncio.create_task(ahead.sample_ahead(TurnRequest(p, replace(HOW, seed=i), ahead_for=2))) for i, p in asked
+            asyncio.create_task(ahead.precompute(TurnRequest(p, replace(HOW, seed=i), precomputed_for=2))) for i, p in asked
         ]
         await asyncio.sleep(0.02)
         await asyncio.gather(*(turns.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))

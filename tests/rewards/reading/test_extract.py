@@ -4,7 +4,7 @@ import pytest
 from machine_speed import LINEAR, growth
 from tables import table
 
-from turntree.rewards import Status, contract_for, extract
+from turntree.rewards import Status, answer_format_for, extract
 from turntree.rewards.reading import flags
 
 
@@ -35,7 +35,7 @@ def test_a_text_without_an_answer_says_why(text: str, status: str, flagged: list
     ],
 )
 def test_an_option_that_is_ruled_out_is_not_chosen(text: str, letter: str) -> None:
-    assert extract(text, contract_for("mmlu-stem")).answer == letter
+    assert extract(text, answer_format_for("mmlu-stem")).answer == letter
 
 
 @pytest.mark.parametrize("hidden", [r"\phantom{\boxed{5}}", r"\textcolor{white}{\boxed{5}}"])
@@ -53,12 +53,12 @@ def test_boxes_are_a_row_with_its_order_where_no_text_is_between(text: str, cand
 
 
 def test_options_are_letters_not_numbers() -> None:
-    assert extract("Of 4 choices I take (C), as 7 shows", contract_for("mmlu-stem")).answer == "C"
+    assert extract("Of 4 choices I take (C), as 7 shows", answer_format_for("mmlu-stem")).answer == "C"
 
 
 @pytest.mark.parametrize(("text", "letter"), table(__file__, "options_in_prose"))
 def test_of_options_in_prose_the_last_sentence_must_name_one(text: str, letter: str) -> None:
-    found = extract(text, contract_for("mmlu-stem"))
+    found = extract(text, answer_format_for("mmlu-stem"))
     assert (found.answer or "", found.flags) == (letter, () if letter else (flags.CANDIDATES,))
 
 

@@ -43,7 +43,7 @@ def test_without_numba_the_store_names_the_package_to_install_and_the_data_aroun
     shown = python(WITHOUT_NUMBA + "from turntree.spec_tree import SpecForest")
     assert f"ImportError: SpecForest needs numba: {sys.executable} -m pip install numba" in shown.stderr
     light = "from turntree.spec_tree import DialogueState, DraftBatch, ForestConfig, ForestStats, TreeNode; "
-    light += "import turntree.agents.engines.protocol; print(DialogueState.from_tokens([1]).ladder()[0] > 0)"
+    light += "import turntree.agents.engines.protocol; print(DialogueState.from_tokens([1]).backoff_states()[0] > 0)"
     shown = python(WITHOUT_NUMBA + light)
     assert shown.stdout.strip() == "True", shown.stderr
     assert not hasattr(spec_tree, "SpecWood")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from machine_speed import LINEAR, growth
 from stored_turns import stored_turn
 
-from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, TicketUsed
+from turntree.spec_tree.rules.ledger import Ledger, StoredTurn, TurnUnavailable
 from turntree.spec_tree.rules.ledger_arrays import array_keys, fill_ledger, ledger_arrays
 from turntree.spec_tree.rules.level import Level, level_codes, worst_level
 
@@ -44,15 +44,15 @@ def test_a_turn_is_handed_out_once_its_step_is_over_and_the_second_use_raises() 
     ledger = Ledger(max_tokens=100)
     number, other = ledger.add("s", turn(1, 2), rank=0), ledger.add("t", turn(3), rank=1)
     assert ledger.take("s") is None
-    with pytest.raises(TicketUsed, match="running step"):
+    with pytest.raises(TurnUnavailable, match="running step"):
         ledger.use(number)
     ledger.close_step()
     assert ledger.use(number).turn.tokens.tolist() == [1, 2]
-    with pytest.raises(TicketUsed, match="one draw"):
+    with pytest.raises(TurnUnavailable, match="one draw"):
         ledger.use(number)
     assert ledger.take("s") is None
     assert ledger.take("t").number == other
-    with pytest.raises(TicketUsed, match="there is no turn 3"):
+    with pytest.raises(TurnUnavailable, match="there is no turn 3"):
         ledger.use(3)
 
 
@@ -103,7 +103,7 @@ def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first
     stats = ledger.stats()
     assert (stats.turns, stats.tokens, stats.charged, stats.dropped) == (2, 2, 16, 1)
     assert ledger.take("a") is None
-    with pytest.raises(TicketUsed):
+    with pytest.raises(TurnUnavailable):
         ledger.use(first)
     assert ledger.take("b") is not None
 
@@ -176,8 +176,8 @@ def test_turns_of_one_state_cost_the_same_however_many_there_are() -> None:
 def test_threads_never_get_the_same_turn() -> None:
     ledger = ledger_of(500)
     with ThreadPoolExecutor(8) as pool:
-        tickets = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
-    assert sorted([ticket.number for ticket in tickets if ticket is not None]) == list(range(500))
+        drafted_turns = list(pool.map(lambda pick: ledger.take("s", pick=pick), range(600)))
+    assert sorted([replayed.number for replayed in drafted_turns if replayed is not None]) == list(range(500))
     assert ledger.stats().used == 500
 
 
@@ -207,12 +207,12 @@ def restored(ledger: Ledger, *, max_tokens: int | None = None) -> Ledger:
     return again
 
 
-def said(ticket) -> tuple | None:
-    if ticket is None:
+def said(replayed) -> tuple | None:
+    if replayed is None:
         return None
-    stored = ticket.turn
+    stored = replayed.turn
     return (
-        *(ticket.number, ticket.level, stored.seed, stored.version, stored.room, stored.stopped),
+        *(replayed.number, replayed.level, stored.seed, stored.version, stored.room, stored.stopped),
         *(array.tolist() for array in (stored.tokens, stored.logprobs, stored.top_ids, stored.top_logprobs)),
     )
 

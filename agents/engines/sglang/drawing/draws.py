@@ -28,7 +28,7 @@ from torch import Tensor
 
 from turntree.agents.engines.drafting.race import race, race_of_logits
 from turntree.agents.engines.drafting.transforms import Transforms, transform
-from turntree.agents.engines.request_wire import given_of, is_judged, noise_seed
+from turntree.agents.engines.request_wire import given_of, is_reverified, noise_seed
 from turntree.agents.engines.sglang.wire import is_ours
 from turntree.spec_tree.rules.noise import shifted_seed
 
@@ -41,8 +41,8 @@ class Noises(NamedTuple):
     seeds: NDArray[np.uint64]
     """Shifted (``shifted_seed``); 0 for fresh noise."""
     fresh: NDArray[np.bool_]
-    judged: NDArray[np.bool_]
-    """Whether tokens are drawn at the positions of its guess too (``judging``)."""
+    reverified: NDArray[np.bool_]
+    """Whether tokens are drawn at the positions of its draft too (``reverify``)."""
 
     @classmethod
     def of(cls, requests: Sequence[Any]) -> Noises:
@@ -57,7 +57,7 @@ class Noises(NamedTuple):
             np.array([is_ours(each) for each in entries], np.bool_),
             np.array(shifted, np.uint64),
             np.array([seed is None for seed in seeds], np.bool_),
-            np.array([is_judged(each) for each in entries], np.bool_),
+            np.array([is_reverified(each) for each in entries], np.bool_),
         )
 
     def at(self, rows: Any) -> Noises:

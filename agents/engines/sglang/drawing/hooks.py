@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing import judging, noise_rows, verification
+from turntree.agents.engines.sglang.drawing import reverify, noise_rows, verification
 from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 from turntree.agents.engines.sglang.wire import is_ours
@@ -32,8 +32,8 @@ def install() -> None:
         f"{_INFO}.merge_batch": noise_rows.merge_batch,
         f"{_INFO}.copy_for_forward": noise_rows.copy_for_forward,
         "sglang.srt.layers.sampler.Sampler._sample_from_probs": _sample_from_probs,
-        f"{_LOGITS}.forward": judging.forward,
-        f"{_LOGITS}._get_logits": judging.get_logits,
+        f"{_LOGITS}.forward": reverify.forward,
+        f"{_LOGITS}._get_logits": reverify.get_logits,
         "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
         "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": verification.sampling_verify,
     }

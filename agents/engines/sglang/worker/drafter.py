@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.drafting.chain_rows import ChainTurn
-from turntree.agents.engines.drafting.trees import with_guesses
-from turntree.agents.engines.request_wire import given_of, is_judged
+from turntree.agents.engines.drafting.trees import with_turn_drafts
+from turntree.agents.engines.request_wire import given_of, is_reverified
 from turntree.agents.engines.served.drafter import ServedDrafter
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, judged_tokens, keeps
+from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, reverified_tokens, keeps
 from turntree.spec_tree import DraftBatch, SpecForest
 
 _UNBOUNDED = 1 << 20
@@ -65,7 +65,7 @@ class _Step(NamedTuple):
     draft: DraftBatch
     rows: TreeRows
     own: Flags
-    """Nodes that the store offered, the caller's guesses left out, shape (nodes,)."""
+    """Nodes that the store offered, the caller's drafts left out, shape (nodes,)."""
     began: float
 
 
@@ -125,7 +125,7 @@ class TreeDrafter(ServedDrafter):
                 max_nodes=most,
                 min_probability=self._settings.min_probability,
             )
-            width, draft, own = self._chosen(offered, self._chains.guesses(self._slots, np.minimum(room, most)))
+            width, draft, own = self._chosen(offered, self._chains.turn_drafts(self._slots, np.minimum(room, most)))
             last = np.array([request.output_ids[-1] for request in requests], np.int64)
             rows = tree_rows(draft, last, width)
         self._step = _Step(draft, rows, own, self._clock())
@@ -162,17 +162,17 @@ class TreeDrafter(ServedDrafter):
         self._learn()
         self._end(list(self._turns.values()))
 
-    def _chosen(self, offered: DraftBatch, guesses: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
-        """The width of the pass; the nodes to verify, the store's offers after callers' guesses; which are offers."""
+    def _chosen(self, offered: DraftBatch, turn_drafts: list[list[int]]) -> tuple[int, DraftBatch, Flags]:
+        """The width of the pass; the nodes to verify, the store's offers after callers' drafts; which are offers."""
         width = self.chooser.choose(offered) if self._settings.adaptive else self._fitting(offered)
         draft = best_nodes(offered, width - 1)
-        if guesses:
-            longest = max(map(len, guesses))
+        if turn_drafts:
+            longest = max(map(len, turn_drafts))
             width = max(width, self.widths[int(np.searchsorted(self.widths, longest + 1))])
-            draft = best_nodes(with_guesses(draft, guesses), width - 1)
+            draft = best_nodes(with_turn_drafts(draft, turn_drafts), width - 1)
         own = np.ones(len(draft.tokens), bool)
-        for begin, guess in zip(draft.offsets, guesses, strict=False):
-            own[begin : begin + len(guess)] = False
+        for begin, turn_draft in zip(draft.offsets, turn_drafts, strict=False):
+            own[begin : begin + len(turn_draft)] = False
         return width, draft, own
 
     def _widest(self, rows: int) -> int:
@@ -218,7 +218,7 @@ class TreeDrafter(ServedDrafter):
         for request in [each for each in self._given.values() if each.finished_reason is not None]:
             del self._given[request.rid]
             entries, tokens = request.sampling_params.custom_params, request.origin_input_ids
-            turn = judged_tokens(request) if is_judged(entries) else [*given_tokens(request), *request.output_ids]
+            turn = reverified_tokens(request) if is_reverified(entries) else [*given_tokens(request), *request.output_ids]
             if turn and keeps(request):
                 self.counts.tokens += len(turn)
                 self._insert(entries, tokens, turn)

@@ -87,7 +87,7 @@ def is_ours(server_args: Any) -> bool:
     return name == ALGORITHM or (name == "NGRAM" and settings_from_environment().replace_ngram)
 
 
-def judges(server_args: Any) -> bool:
+def reverifies(server_args: Any) -> bool:
     """Whether this server judges drafts in the pass over a prompt: not beside drafts of others, which mostly are not
     verified by the seed."""
     return is_ours(server_args) or not server_args.speculative_algorithm
@@ -112,7 +112,7 @@ def _validate_request(manager: Any, request: Any, *_: Any, **__: Any) -> None:
 
 def _with_figures(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
     answer = original(scheduler, request)
-    answer.internal_state[JUDGES] = judges(scheduler.server_args)
+    answer.internal_state[JUDGES] = reverifies(scheduler.server_args)
     worker = getattr(scheduler, "draft_worker", None)
     if is_ours(scheduler.server_args) and worker is not None:
         answer.internal_state["turntree"] = worker.figures()

@@ -53,7 +53,7 @@ class TreeRows:
 
 
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
-    """The first ``most`` nodes of each row, which are a tree: guesses, then the store's, the likeliest first."""
+    """The first ``most`` nodes of each row, which are a tree: drafts, then the store's, the likeliest first."""
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft

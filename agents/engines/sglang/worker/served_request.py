@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from turntree.agents.engines.request_wire import given_of
-from turntree.agents.engines.served.drafter import judged_turn
+from turntree.agents.engines.served.drafter import reverified_turn
 
 
 class Served(Protocol):
@@ -45,14 +45,14 @@ def keeps(request: Served) -> bool:
     return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
 
-def judged_tokens(request: Served) -> list[int]:
-    """The turn of a judged request that has ended; empty if it goes on, or if nothing was drawn."""
+def reverified_tokens(request: Served) -> list[int]:
+    """The turn of a verified again request that has ended; empty if it goes on, or if nothing was drawn."""
     entries, sampling = request.sampling_params.custom_params, request.sampling_params
     count = given_of(entries)
     drawn = _drawn(request)[-count:]
     if len(drawn) < count:
         return []
-    return judged_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
+    return reverified_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
 
 
 def _drawn(request: Served) -> list[int]:

@@ -28,7 +28,7 @@ from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
-from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.agents.engines.sglang.worker.ranked import FollowingDrafter, LeadingDrafter
 from turntree.agents.engines.sglang.worker.refusals import check_server
 from turntree.agents.engines.sglang.worker.rows import TreeRows
@@ -60,7 +60,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         self.drafter = make_drafter(
             server_args, self.model_runner.model_config, self.draft_token_num, device=torch.device(self.device).type
         )
-        self._passes = PassesByWidth(self.model_runner, self.drafter.widths)
+        self._passes = BackendsByWidth(self.model_runner, self.drafter.widths)
         self._outcome: StepCounts | None = None
 
     def forward_batch_generation(self, batch: Any) -> Any:
@@ -121,7 +121,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
         if forest is None:
             return {}
         held = {f"forest_{name}": value for name, value in asdict(forest.stats()).items()}
-        return asdict(self.drafter.counts) | held | forest.past_counters()
+        return asdict(self.drafter.counts) | held | forest.imported_counters()
 
 
 class NoCorpus:

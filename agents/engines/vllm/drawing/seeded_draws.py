@@ -137,15 +137,15 @@ class _Draws(nn.Module):
         nodes = (np.cumsum(every) - every)[rows.seeded][own] + step
         index, (ends, row, column, node) = rows.index, _on(tokens.device, counts, own, step, nodes)
         mine = tokens.new_full((len(counts), tokens.shape[1]), placeholder)
-        guessed = mine.clone()
+        turn_drafted = mine.clone()
         if len(nodes):
             scaled = logits if len(nodes) == len(logits) else logits[node]
             places = (rows.ends(self._runner) - ends)[row] + column
             mine[row, column] = draw(scaled, rows.held[0, index][row], places).to(mine.dtype)
-            guessed[row, column] = drafts[node].to(mine.dtype)
+            turn_drafted[row, column] = drafts[node].to(mine.dtype)
         mine.scatter_(1, ends[:, None], bonus[index].to(mine.dtype))
         # The bonus token meets the placeholder, so that no token after it counts.
-        met = (mine == guessed).cumprod(1).sum(1, keepdim=True)
+        met = (mine == turn_drafted).cumprod(1).sum(1, keepdim=True)
         tokens[index] = mine.masked_fill(torch.arange(mine.shape[1], device=mine.device) > met, placeholder)
 
 

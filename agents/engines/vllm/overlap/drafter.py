@@ -25,7 +25,7 @@ from turntree.agents.engines.drafting.chain_rows import StepResult
 from turntree.agents.engines.drafting.step_bound import FREE
 from turntree.agents.engines.request_wire import given_of
 from turntree.agents.engines.vllm.drafter import ForestDrafter
-from turntree.agents.engines.vllm.overlap import contract
+from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.spec_tree.budget.draft_budget import Allowance
 
 _HELD = 128
@@ -75,7 +75,7 @@ class OverlappedDrafter(ForestDrafter):
     def bind(self, runner: Any, *, leads: bool = True) -> None:
         """As ``ForestDrafter.bind``."""
         super().bind(runner, leads=leads)
-        contract.follow(runner, self)
+        ngram_interface.follow(runner, self)
 
     def update_token_ids_ngram(
         self, sampled: Tensor, batch: Any, _tokens: Any, _ends: Any, discarded: Tensor
@@ -202,7 +202,7 @@ class OverlappedDrafter(ForestDrafter):
                 found = self._read(held[-1])
                 self._chain_budget.learn(found, began, read=held[-1].read)
                 most = self._chain_budget.most(found.live)
-                allowed = self._chain_budget.allow(found.live, guessed=min(found.guessed, most)) if found.live else None
+                allowed = self._chain_budget.allow(found.live, turn_drafted=min(found.turn_drafted, most)) if found.live else None
                 self._draft(allowed, most, width)
 
     def _draft(self, allowed: Allowance | None, most: int, width: int) -> None:

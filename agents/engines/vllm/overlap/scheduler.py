@@ -12,7 +12,7 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from turntree.agents.engines.drafting.step_bound import draft_length
-from turntree.agents.engines.request_wire import is_judged
+from turntree.agents.engines.request_wire import is_reverified
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree.budget.draft_switch import DraftSwitch
 
@@ -98,5 +98,5 @@ def _needs_tokens(request: Any) -> bool:
         or parameters.frequency_penalty != 0
         or parameters.repetition_penalty != 1
         or bool(parameters.bad_words)
-        or is_judged(parameters.extra_args)
+        or is_reverified(parameters.extra_args)
     )

@@ -58,7 +58,7 @@ class PlainRows:
         self.session, self.longest, self.count = DraftingSession(forest=forest), longest, 0
 
     def begin(self, turns: Sequence[ChainTurn]) -> list[PlainTurn]:
-        made = [PlainTurn(turn=turn, guess=turn.guess) for turn in turns]
+        made = [PlainTurn(turn=turn, turn_draft=turn.turn_draft) for turn in turns]
         self.session.begin(made, [turn.state for turn in turns], [turn.prompt for turn in turns])
         return made
 
@@ -91,7 +91,7 @@ class PlainRows:
             return drafts
         rooms = [max(0, min(self.longest, widths[b], turn.turn.most - turn.committed - 1)) for b, turn in live]
         for place, (b, turn) in enumerate(live):
-            drafts[b] = turn.cut(turn.guessed(min(rooms[place], most)))
+            drafts[b] = turn.cut(turn.turn_drafted(min(rooms[place], most)))
             most -= len(drafts[b])
             rooms[place] = 0 if drafts[b] else rooms[place]
         batch = self.session.draft(
@@ -139,7 +139,7 @@ class Play:
             most=int(rng.integers(1, 50)),
             least=int(rng.integers(0, 10)),
             stops=frozenset([END, STOP, *range(100, 100 + int(rng.integers(3)))]),
-            guess=self.templates[number][: int(rng.integers(0, 40))] if rng.random() < 0.3 else (),
+            turn_draft=self.templates[number][: int(rng.integers(0, 40))] if rng.random() < 0.3 else (),
         )
         return turn, script
 
@@ -254,16 +254,16 @@ def test_a_store_that_was_cleared_knows_no_turns_any_more() -> None:
         stepped(rows, slots, TURN[2:3])
 
 
-def test_more_turns_longer_ones_and_more_guesses_than_there_was_room_for() -> None:
+def test_more_turns_longer_ones_and_more_drafts_than_there_was_room_for() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
-    guess = list(range(100, 400))
-    first = begun(rows, 200, guess=guess, most=1000)
-    assert stepped(rows, first, *([guess[:30]] * 200)) == [guess[30 : 30 + LONGEST]] * 200
+    turn_draft = list(range(100, 400))
+    first = begun(rows, 200, turn_draft=turn_draft, most=1000)
+    assert stepped(rows, first, *([turn_draft[:30]] * 200)) == [turn_draft[30 : 30 + LONGEST]] * 200
     rows.end(first[:150].tolist(), keep=False)
-    slots = np.concatenate([first[150:], begun(rows, 400, guess=guess, most=1000, stops=frozenset(range(9)))])
-    said = [guess[30 : 30 + LONGEST + 1]] * 50 + [guess[:1]] * 400
-    assert stepped(rows, slots, *said) == [guess[63 : 63 + LONGEST]] * 50 + [guess[1 : 1 + LONGEST]] * 400
+    slots = np.concatenate([first[150:], begun(rows, 400, turn_draft=turn_draft, most=1000, stops=frozenset(range(9)))])
+    said = [turn_draft[30 : 30 + LONGEST + 1]] * 50 + [turn_draft[:1]] * 400
+    assert stepped(rows, slots, *said) == [turn_draft[63 : 63 + LONGEST]] * 50 + [turn_draft[1 : 1 + LONGEST]] * 400
     tokens = np.arange(10, 1010, dtype=np.int32)[None]
     (slot,) = begun(rows, most=900)
     rows.read(np.array([slot]), tokens, np.array([700], np.int32))

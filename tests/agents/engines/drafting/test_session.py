@@ -46,14 +46,14 @@ def test_the_store_hears_each_token_once_and_drafts_it_for_others_until_the_turn
     assert session.forest.stats().accepted == 1
 
 
-def test_a_guess_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_a_store():
+def test_a_draft_goes_on_while_it_comes_true_and_is_forgotten_then_also_without_a_store():
     session = DraftingSession(forest=None)
-    (turn,) = begun(session, guess=SPEECH)
-    assert (turn.guessed(2), turn.guessed(-1), drafted(session, [turn])) == (SPEECH[:2], [], [])
+    (turn,) = begun(session, turn_draft=SPEECH)
+    assert (turn.turn_drafted(2), turn.turn_drafted(-1), drafted(session, [turn])) == (SPEECH[:2], [], [])
     session.commit([turn], [SPEECH[:2]])
-    assert (turn.guessed(9), turn.handle) == (SPEECH[2:], None)
+    assert (turn.turn_drafted(9), turn.handle) == (SPEECH[2:], None)
     session.commit([turn], [[7, 99]])
-    assert (turn.guessed(9), turn.committed) == ([], 4)
+    assert (turn.turn_drafted(9), turn.committed) == ([], 4)
 
 
 def test_while_nothing_is_drafted_the_store_hears_of_many_steps_at_once_and_of_all_before_it_drafts(monkeypatch):

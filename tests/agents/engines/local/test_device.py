@@ -21,18 +21,18 @@ LONG = list(range(2, 30))
 
 
 def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
-    """Turns drawn in every way, from trees at random places and the callers' own guesses."""
+    """Turns drawn in every way, from trees at random places and the callers' own drafts."""
     many = [prompts[i % len(prompts)] for i in range(len(KINDS))]
     return run_core(
         model, many, lambda i: KINDS[i], forest=AdversarialForest(32), speculation=TREES, max_batch=6, dtype="float64",
-        arrivals=lambda i: i // 2, guesses=lambda i: LONG[: 3 * (i % 3)], **settings,
+        arrivals=lambda i: i // 2, turn_drafts=lambda i: LONG[: 3 * (i % 3)], **settings,
     )  # fmt: skip
 
 
 def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Scores:
     """Scores of tokens, while another turn is drawn."""
     done: list[Scores] = []
-    how = {"prompt": list(prompt), "seed": 0, "state": DialogueState.from_tokens(prompt), "guess": list(tokens)}
+    how = {"prompt": list(prompt), "seed": 0, "state": DialogueState.from_tokens(prompt), "turn_draft": list(tokens)}
     how["sampling"] = Sampling(top_p=0.9, top_logprobs=3, max_tokens=20)
     core.add(Request(**how, deliver=lambda request: None))
     core.add(Request(**how, scoring=True, deliver=lambda request: done.append(request.scores())))
@@ -111,7 +111,7 @@ def test_a_turn_that_an_engine_falls_asleep_over_is_finished_when_it_wakes(promp
         how = Sampling(max_tokens=12)
         state = DialogueState.from_tokens(prompt)
         deliver = lambda request: done.append(request.completion())  # noqa: E731
-        core.add(Request(prompt=prompt, sampling=how, state=state, seed=i, guess=[], deliver=deliver))
+        core.add(Request(prompt=prompt, sampling=how, state=state, seed=i, turn_draft=[], deliver=deliver))
     for _ in range(4):
         core.step()
     core.sleep()

@@ -59,15 +59,15 @@ class Held(Policy):
         return super().logits(*given)
 
 
-@pytest.mark.parametrize("guessed", [False, True])
-async def test_a_turn_that_is_cancelled_also_in_the_middle_of_its_guess_leaves_the_engine(prompts, guessed):
+@pytest.mark.parametrize("turn_drafted", [False, True])
+async def test_a_turn_that_is_cancelled_also_in_the_middle_of_its_draft_leaves_the_engine(prompts, turn_drafted):
     forest, how = AdversarialForest(32), Sampling(max_tokens=110, seed=1)
     policy = Held(tiny_llama())
     with LocalEngine(policy, config=replace(CONFIG, prefill_chunk=2), forest=forest) as engine:
         turn = await engine.generate(TurnRequest(prompts[0], how))
         policy.left = 6
         task = asyncio.create_task(
-            engine.generate(TurnRequest(prompts[0], how, draft=turn.token_ids if guessed else ()))
+            engine.generate(TurnRequest(prompts[0], how, draft=turn.token_ids if turn_drafted else ()))
         )
         await soon(lambda: policy.left < 0, 120)
         task.cancel()

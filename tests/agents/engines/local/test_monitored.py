@@ -61,10 +61,10 @@ def drafted_children(p: np.ndarray, tokens: tuple[int, ...]) -> tuple[int, int, 
     return tested, matched, sum(masses), sum(m * (1 - m) for m in masses)
 
 
-def test_a_guess_is_not_tested(prompts):
+def test_a_draft_is_not_tested(prompts):
     model = tiny_llama()
     plain = run_core(model, prompts, Sampling(max_tokens=12))
-    turns = run_core(model, prompts, Sampling(max_tokens=12), guesses=lambda i: plain[i].token_ids)
+    turns = run_core(model, prompts, Sampling(max_tokens=12), turn_drafts=lambda i: plain[i].token_ids)
     assert sum(t.draft.accepted for t in turns) == 110
     assert sum(t.draft.tested + t.draft.matched for t in turns) == 0
     assert sum(t.draft.expected for t in turns) == 0

@@ -109,7 +109,7 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     core.add(
         Request(
             prompt=prompts[0], sampling=Sampling(top_logprobs=2), state=DialogueState.from_tokens(prompts[0]), seed=0,
-            deliver=lambda r: done.append(r.scores()), guess=tokens, scoring=True,
+            deliver=lambda r: done.append(r.scores()), turn_draft=tokens, scoring=True,
         )
     )  # fmt: skip
     core.step()

@@ -80,7 +80,7 @@ def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
 
 
 def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
-    engine = core(slots=4, ahead_slots=2)
+    engine = core(slots=4, precomputed_slots=2)
     early = [request(number, ahead=True) for number in range(4)]
     add(engine, *early, steps=1)
     assert sum(live(engine, early)) == 2
@@ -96,7 +96,7 @@ def test_turns_made_ahead_feed_the_trees_when_they_are_whole_and_no_counter():
     engine, whole, broken = core(), request(0, ahead=True), request(1, ahead=True, tokens=30)
     finish(engine, whole)
     add(engine, broken, steps=1)
-    assert engine.abort_ahead() == 1
+    assert engine.abort_precomputed() == 1
     assert engine.forest.finished([whole.state, broken.state]) == [1, 0]
 
 

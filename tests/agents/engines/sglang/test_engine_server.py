@@ -70,7 +70,7 @@ def test_a_model_is_evaluated_inside_a_server(engine: SglangServer, url: str, fo
 
 
 async def test_a_turn_that_is_given_whole_is_judged_in_one_pass(engine: SglangServer, url: str) -> None:
-    request = TurnRequest(PROMPT, Sampling(max_tokens=40, seed=5), state=state("judged"))
+    request = TurnRequest(PROMPT, Sampling(max_tokens=40, seed=5), state=state("reverified"))
     plain = await engine.generate(request)
     with SglangServer(url, max_context=TestSglangServer.context - 6) as bounded:
         turn = await bounded.generate(replace(request, draft=plain.token_ids))

@@ -1,4 +1,4 @@
-"""Turns given as drafts to a real SGLang on the CPU, judged in one pass over prompt and draft."""
+"""Turns given as drafts to a real SGLang on the CPU, verified again in one pass over prompt and draft."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngin
 
 
 def asked(prompt: Sequence[int], sampling: Sampling, draft: Sequence[int] = ()) -> TurnRequest:
-    return TurnRequest(prompt, sampling, state=state(f"judged {len(prompt)}"), draft=draft)
+    return TurnRequest(prompt, sampling, state=state(f"verified again {len(prompt)}"), draft=draft)
 
 
 def drafts_of(turn: Sequence[int]) -> list[list[int]]:
@@ -96,13 +96,13 @@ async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, po
     plain = await engine.generate(asked(prompt, sampling))
     assert list(plain.token_ids) == policy.seeded(prompt, LENGTH, seed, **how)
     drafts = drafts_of(plain.token_ids)
-    judged = await asyncio.gather(*(engine.generate(asked(prompt, sampling, draft)) for draft in drafts))
-    assert all(same(turn, plain) for turn in judged)
-    assert {turn.finish_reason for turn in judged} == {FinishReason.LENGTH}
-    assert {len(turn.accepted) for turn in judged} == {LENGTH}
+    reverified = await asyncio.gather(*(engine.generate(asked(prompt, sampling, draft)) for draft in drafts))
+    assert all(same(turn, plain) for turn in reverified)
+    assert {turn.finish_reason for turn in reverified} == {FinishReason.LENGTH}
+    assert {len(turn.accepted) for turn in reverified} == {LENGTH}
     p = distribution(policy.along(prompt, plain.token_ids)[:-1], Transforms(**how))
     drawn = np.log(p[range(LENGTH), list(plain.token_ids)])
-    assert judged[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
+    assert reverified[0].behaviour_logprobs == pytest.approx(drawn, abs=5e-4)
 
 
 async def test_a_turn_that_is_reproduced_whole_takes_two_passes_at_most(engine: Any) -> None:
@@ -180,18 +180,18 @@ async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(engine, mo
     plain = await engine.generate(asked(PROMPT, sampling))
     right, late = drafts_of(plain.token_ids)[0], drafts_of(plain.token_ids)[3]
     if fault == "the draft is believed":
-        believed = lambda judged, *given: replace(judged(*given), token_ids=tuple(late))  # noqa: E731
-        monkeypatch.setattr(answers, "judged", partial(believed, answers.judged))
+        believed = lambda reverified, *given: replace(reverified(*given), token_ids=tuple(late))  # noqa: E731
+        monkeypatch.setattr(answers, "reverified", partial(believed, answers.reverified))
         turn = await engine.generate(asked(PROMPT, sampling, late))
         assert turn.token_ids[:30] == plain.token_ids[:30]
     else:
-        judging = SglangDialect.judging
+        reverify = SglangDialect.reverify
 
         def earlier(dialect: SglangDialect, request: TurnRequest) -> dict[str, Any]:
-            arguments = judging(dialect, request)
+            arguments = reverify(dialect, request)
             arguments["sampling_params"]["custom_params"][GIVEN] -= 1
             return arguments
 
-        monkeypatch.setattr(SglangDialect, "judging", earlier)
+        monkeypatch.setattr(SglangDialect, "reverify", earlier)
         turn = await engine.generate(asked(PROMPT, sampling, right))
     assert not same(turn, plain)

@@ -9,7 +9,7 @@ import pytest
 from machine_speed import soon
 
 from turntree.agents.engines.protocol import FinishReason, Sampling, ScoringEngine, TurnRequest
-from turntree.agents.engines.request_wire import draft_of, given_of, is_judged, seed_of, state_of
+from turntree.agents.engines.request_wire import draft_of, given_of, is_reverified, seed_of, state_of
 from turntree.agents.engines.server_client import ServerError
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED, JUDGES
@@ -34,7 +34,7 @@ class StandIn:
         self.busy = 2
         self.hangs = False
         self.states: list[dict[str, Any]] = []
-        self.judges = False
+        self.reverifies = False
 
     async def __call__(self, request: Any) -> Any:
         body = json.loads(request.content or b"{}")
@@ -66,7 +66,7 @@ class StandIn:
             "input_token_logprobs": [*first, *entries(given[1:])],
             "input_top_logprobs": [None, *[top] * len(given[1:])],
         }
-        if is_judged(entered) and self.judges:
+        if is_reverified(entered) and self.reverifies:
             drawn = entries([n % 4 for n in range(len(given) - 1)])
             scored["input_top_logprobs"] = [None, *([entry] * 2 for entry in drawn)]
         return {
@@ -149,14 +149,14 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
 
 
 def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
-    """Tokens of each request's prompt, how many of them are the turn's, and whether they are judged."""
+    """Tokens of each request's prompt, how many of them are the turn's, and whether they are verified again."""
     bodies = [body for path, body in stand_in.asked if path == "/generate"]
     sent = [body["sampling_params"]["custom_params"] for body in bodies]
-    return [(len(body["input_ids"]), given_of(each), is_judged(each)) for body, each in zip(bodies, sent, strict=True)]
+    return [(len(body["input_ids"]), given_of(each), is_reverified(each)) for body, each in zip(bodies, sent, strict=True)]
 
 
 @pytest.mark.parametrize(
-    ("states", "judges", "context", "wanted"),
+    ("states", "reverifies", "context", "wanted"),
     [
         ([{JUDGES: True}], True, 64, [(9, 6, True), (7, 4, False)]),
         ([{JUDGES: False}], True, 64, [(3, 0, False)]),  # other drafts
@@ -166,8 +166,8 @@ def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
         ([{JUDGES: True}], True, None, [(3, 0, False)]),  # a prompt with the draft may be too long
     ],
 )
-async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, judges, context, wanted, stand_in):
-    stand_in.states, stand_in.judges = states, judges
+async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, reverifies, context, wanted, stand_in):
+    stand_in.states, stand_in.reverifies = states, reverifies
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=context, transport=transport) as client:
         for _ in range(2):
@@ -180,7 +180,7 @@ async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, judges, co
 
 
 async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
-    stand_in.states, stand_in.judges = [{JUDGES: True}], True
+    stand_in.states, stand_in.reverifies = [{JUDGES: True}], True
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         await client.generate(TurnRequest(PROMPT, Sampling(max_tokens=8, seed=3), draft=(0, 1, 4, -1)))
@@ -188,7 +188,7 @@ async def test_what_is_no_token_is_not_given_to_the_model(stand_in):
 
 
 async def test_a_turn_is_of_one_policy_though_weights_come_between_its_two_requests(stand_in, monkeypatch):
-    stand_in.states, stand_in.judges = [{JUDGES: True}], True
+    stand_in.states, stand_in.reverifies = [{JUDGES: True}], True
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=64, transport=transport) as client:
         ask = client._ask

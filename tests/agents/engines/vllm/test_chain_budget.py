@@ -14,7 +14,7 @@ def verified(rows: int, depth: int, hits: NDArray[np.int64], *, whole: bool = Tr
         rows=rows,
         live=rows,
         tokens=rows + int(hits.sum()),
-        guessed=0,
+        turn_drafted=0,
         ended=np.zeros(0, np.int32),
         estimates=np.tile(0.9 ** np.arange(1, depth + 1), rows).astype(np.float32),
         accepted=(np.arange(depth) < hits[:, None]).ravel(),
@@ -70,7 +70,7 @@ def test_a_step_on_an_accelerator_verifies_2048_tokens_at_most_unless_told_other
     settings = DrafterSettings(adaptive=False, max_step_tokens=given)
     budget = ChainBudget(settings, 8, 8192, device=device)
     assert budget.most(rows) == budget.allow(rows).nodes == allowed
-    assert budget.allow(rows, guessed=100).nodes == max(0, allowed - 100)
+    assert budget.allow(rows, turn_drafted=100).nodes == max(0, allowed - 100)
 
 
 def test_float32_logits_of_a_bounded_step_stay_below_a_gigabyte_and_a_quarter() -> None:

@@ -60,8 +60,8 @@ def test_a_pass_whose_places_were_in_the_cache_is_asked_for_once_more_without_it
     dialect, answer = VllmDialect(speculates=True), SimpleNamespace(num_cached_tokens=cached)
     request = TurnRequest((1, 2), Sampling(seed=1), draft=(3, 4, 5))
     assert dialect.again(dialect.turn(request, 0), answer) is None
-    assert dialect.again(dialect.judging(request), None) is None
-    for asked in (dialect.judging(request), dialect.scoring((1, 2, 3), 2, 4)):
+    assert dialect.again(dialect.reverify(request), None) is None
+    for asked in (dialect.reverify(request), dialect.scoring((1, 2, 3), 2, 4)):
         more = dialect.again(asked, answer)
         assert (more is not None) is again
         assert more is None or more.fields == {**asked.fields, "skip_reading_prefix_cache": True}
@@ -71,5 +71,5 @@ def test_a_pass_whose_places_were_in_the_cache_is_asked_for_once_more_without_it
 def test_a_precomputed_turn_comes_after_all_others_in_every_request_of_it() -> None:
     dialect = VllmDialect(speculates=True)
     for ahead in (0, 2):
-        request = TurnRequest((1, 2), Sampling(seed=1), draft=(3, 4), ahead_for=ahead)
-        assert [dialect.turn(request, 0).priority, dialect.judging(request).priority] == [int(ahead > 0)] * 2
+        request = TurnRequest((1, 2), Sampling(seed=1), draft=(3, 4), precomputed_for=ahead)
+        assert [dialect.turn(request, 0).priority, dialect.reverify(request).priority] == [int(ahead > 0)] * 2

@@ -88,9 +88,9 @@ def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path: Path) ->
     past.save(tmp_path / "past.npz")
     passes = {}
     for given in (str(tmp_path / "past.npz"), ""):
-        runner = ScriptedRunner(DrafterSettings(adaptive=False, min_probability=0.0, forest=ForestConfig(past=given)))
+        runner = ScriptedRunner(DrafterSettings(adaptive=False, min_probability=0.0, forest=ForestConfig(import_turns=given)))
         passes[given] = runner.say("a", PROMPT, TURN)
-        assert runner.drafter.stats().get("past_turns", 0) == bool(given)
+        assert runner.drafter.stats().get("imported_turns", 0) == bool(given)
     assert passes[str(tmp_path / "past.npz")] < passes[""] == len(TURN)
 
 
@@ -137,14 +137,14 @@ def test_drafts_from_before_a_pause_are_not_counted_as_verified(runner: Scripted
     assert (runner.drafter.take_stats("b") or ())[1] == 0
 
 
-def test_the_caller_s_guess_is_drafted_while_it_comes_true(runner: ScriptedRunner) -> None:
+def test_the_caller_s_draft_is_drafted_while_it_comes_true(runner: ScriptedRunner) -> None:
     runner.add("a", PROMPT, TURN, extra_args={DRAFT: [*TURN[:4], 50, 51, 52]})
     assert runner.step()["a"] == [12, 13, 14, 50]
     assert runner.step()["a"] == []
     assert runner.drafter.take_stats("a") == (2, 4, 3)
 
 
-def test_a_guess_beyond_the_vocabulary_is_never_drafted(runner: ScriptedRunner) -> None:
+def test_a_draft_beyond_the_vocabulary_is_never_drafted(runner: ScriptedRunner) -> None:
     runner.say("a", PROMPT, TURN)
     runner.add("b", PROMPT, TURN, extra_args={DRAFT: [TURN[0], TURN[1], VOCABULARY, 50]})
     runner.add("c", PROMPT, TURN, extra_args={DRAFT: "[1e999]"})

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from turntree.agents.verl.config.compose import Composition
 
-ON_GPUS = ("base=gpu", "engine=vllm", "size=small", "env=gsm8k", "algorithm=ppo")
+ON_GPUS = ("device=gpu", "engine=vllm", "size=small", "env=gsm8k", "algorithm=ppo")
 MODELS = ("actor_rollout_ref.model", "critic.model")
 
 
@@ -42,5 +42,5 @@ def test_one_with_flash_attention_or_on_the_cpu_is_left_as_it_is(composed, flash
     flash_attention(True)
     assert attention(composed(*ON_GPUS, config=None)) == [(True, None)] * 2
     flash_attention(False)
-    composed("base=cpu", "engine=local", "env=gsm8k", "algorithm=ppo", config=None)
+    composed("device=cpu", "engine=local", "env=gsm8k", "algorithm=ppo", config=None)
     assert not caplog.records

@@ -56,7 +56,7 @@ def test_a_value_of_the_wrong_kind_or_one_that_is_ignored_is_refused_in_one_line
         "actor_rollout_ref.actor.optim.lr=1",
         "trainer.total_training_steps=null",
         "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}",
-        "speculation=[none,replay,runahead]",
+        "speculation=[none,replay,run_ahead]",
     ],
 )
 def test_numbers_nothing_and_interpolations_are_taken(override: str) -> None:

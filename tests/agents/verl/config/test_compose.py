@@ -13,7 +13,7 @@ from tiny_llama import save_chat_llama
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.vllm.settings import DrafterSettings
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.compose import HIDDEN, Composition, compose, fields_of, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError, plain
 from turntree.agents.verl.config.settings import EngineSettings, RunSettings
@@ -63,7 +63,7 @@ def test_a_configuration_that_cannot_be_says_what_to_do(config, overrides, messa
 
 
 def test_a_file_of_ones_own_may_name_its_machine(composed: Compose) -> None:
-    mine = "defaults: [turntree_trainer, {override base: gpu}, {override engine: vllm}, _self_]\ntrainer: {nnodes: 7}"
+    mine = "defaults: [turntree_trainer, {override device: gpu}, {override engine: vllm}, _self_]\ntrainer: {nnodes: 7}"
     composition = composed(text=mine)
     assert (composition.verl.trainer.nnodes, composition.verl.trainer.device) == (7, "cuda")
 
@@ -114,8 +114,8 @@ def test_the_engine_gets_what_verl_decides_and_what_is_set_here() -> None:
 
 def test_reuse_is_off_until_a_run_asks_for_it() -> None:
     assert RunSettings.parse(None).reuse.mode is ReuseMode.NONE
-    settings = RunSettings.parse({"turntree": {"reuse": {"mode": "lenient", "preset": "ppo", "top_k": 8}}})
-    assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.LENIENT, 8)
+    settings = RunSettings.parse({"turntree": {"reuse": {"mode": "spec_rl", "preset": "ppo", "top_k": 8}}})
+    assert (settings.reuse.mode, settings.reuse.top_k) == (ReuseMode.SPEC_RL, 8)
     assert RunSettings.parse({"other": {"x": 1}}).path is None
     assert RunSettings.parse(None).path is None
 
@@ -149,17 +149,17 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
     theirs.save(tmp_path / "theirs.npz")
     monkeypatch.chdir(tmp_path)
     base = "cpu" if engine == "local" else "gpu"
-    mine = f"defaults: [turntree_trainer, {{override base: {base}}}, {{override engine: {engine}}}, _self_]"
-    given = composed("turntree.store=ours.npz", text=mine).verl
+    mine = f"defaults: [turntree_trainer, {{override device: {base}}}, {{override engine: {engine}}}, _self_]"
+    given = composed("turntree.import_turns=ours.npz", text=mine).verl
     assert store_settings(given, engine).past == str(tmp_path / "ours.npz")
     assert store_settings(composed(text=mine).verl, engine).past == ""
     bad = {"theirs.npz": "those of 0123", "gone": "No such file", "'~nobody-of-that-name/x'": "home directory"}
     for store, message in bad.items():
-        override = f"turntree.store={store}"
+        override = f"turntree.import_turns={store}"
         with pytest.raises(ConfigError, match=message):
             composed(override, text=mine)
     with pytest.raises(ConfigError, match="speculation=none drafts nothing"):
-        composed("turntree.store=ours.npz", "speculation=none", text=mine)
+        composed("turntree.import_turns=ours.npz", "speculation=none", text=mine)
 
 
 def store_settings(config: Any, engine: str) -> ForestConfig:

@@ -109,20 +109,20 @@ def test_verl_accepts_every_three_options_that_go_together(composed: Compose) ->
         require_valid(put_together(choice, composed))
 
 
-LOCAL = ("engine=local", "base=gpu")
+LOCAL = ("engine=local", "device=gpu")
 QWEN = table(__file__, "qwen")
 """Shapes of Qwen2.5 by size."""
 
 
 @pytest.mark.parametrize("size", ["0.5b", pytest.param("1.5b", marks=pytest.mark.release)])
 def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) -> None:
-    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,replay,runahead]"]).verl
+    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,replay,run_ahead]"]).verl
     rollout = config.actor_rollout_ref.rollout
     assert (rollout.name, rollout.dtype, rollout.free_cache_engine) == ("turntree", "bfloat16", True)
     assert (config.trainer.device, config.trainer.n_gpus_per_node) == ("cuda", 1)
     during = "turntree.run_ahead.during_update=true"
     with pytest.raises(ConfigError, match="free_cache_engine=false, got turntree, which gives its memory"):
-        compose(None, [*LOCAL, f"size={size}", "speculation=[tree,runahead]", during])
+        compose(None, [*LOCAL, f"size={size}", "speculation=[tree,run_ahead]", during])
 
 
 @cache
@@ -286,7 +286,7 @@ def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
 
 @pytest.mark.parametrize("drafts", ["none", "tree"])
 def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
-    ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,runahead", ",replay")]
+    ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,run_ahead", ",replay")]
     policies = [verls(CPU, *ways).actor_rollout_ref.rollout.scheduling_policy for ways in (ahead, without)]
     assert policies == ["priority", "fcfs"]
     wanted = {"enable_priority_scheduling": True, "default_priority_value": 0}
@@ -298,7 +298,7 @@ def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
 def test_what_keeps_an_engine_from_running_ahead_is_refused(engine: str, override: str, message: str) -> None:
     base = {"vllm": CPU, "sglang": SGLANG}[engine]
     with pytest.raises(ConfigError, match=message):
-        verls(base, "speculation=[tree,runahead]", override)
+        verls(base, "speculation=[tree,run_ahead]", override)
 
 
 def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
@@ -318,10 +318,10 @@ def test_what_does_not_go_together_is_refused(base: list[str], override: str, me
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(base: list[str]) -> None:
-    assert verls(base, f"{SECTION}.exchange.homes=1").actor_rollout_ref.rollout.engine_kwargs.turntree.exchange
-    assert verls(base, f"{SECTION}.exchange=null").actor_rollout_ref.rollout.engine_kwargs.turntree.exchange is None
-    with pytest.raises(ConfigError, match="did you mean 'homes'"):
-        verls(base, f"{SECTION}.exchange.home=1")
+    assert verls(base, f"{SECTION}.sharing.replicas_per_task=1").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
+    assert verls(base, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
+    with pytest.raises(ConfigError, match="did you mean 'replicas_per_task'"):
+        verls(base, f"{SECTION}.sharing.home=1")
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
             ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
             "parameter_sync_step=2 on the CPU needs",
         ),
-        (["turntree.reuse.mode=replay"], "begins later steps' episodes by itself"),
+        (["turntree.reuse.mode=same_seed"], "begins later steps' episodes by itself"),
         (["algorithm.filter_groups.enable=true"], "DAPO's filter would drop them"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tables import table
 
-from turntree.agents.guesses.config import ReuseMode
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.compose import Composition
 from turntree.agents.verl.config.groups import GROUPS, Incompatible, compose_options, list_options, offered
 from turntree.agents.verl.config.sections import ConfigError
@@ -46,8 +46,8 @@ def test_no_way_drafts_from_trees_and_none_is_plain_decoding(composed: Compose) 
 
 def test_a_configuration_may_name_its_ways_and_an_override_replaces_them(composed: Compose) -> None:
     mine = "defaults: [turntree_trainer, {override speculation: [lenient]}]"
-    assert mode(composed(text=mine)) is ReuseMode.LENIENT
-    assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.EXACT
+    assert mode(composed(text=mine)) is ReuseMode.SPEC_RL
+    assert mode(composed("speculation=[exact]", text=mine)) is ReuseMode.REJECTION_SAMPLING
     composition = composed("turntree.reuse.preset=dapo", "speculation=[lenient]")
     assert composition.settings.reuse.lenience == pytest.approx(1.1618, abs=1e-4)
 

@@ -31,8 +31,8 @@ def test_places_of_a_training_are_absolute_wherever_they_stand(here: Path) -> No
     assert (model.path, composed.verl.critic.model.path) == (str(here / "models/tiny"),) * 2
     assert composed.verl.data.custom_cls.path == str(here / "filter.py")
     assert settings.env_kwargs["split"] == "train", "the name of a split, although a file has it"
-    customer = {"engine": "local", "model": "models/tiny"}
-    assert absolute({"customer": customer})["customer"]["model"] == str(here / "models/tiny")
+    simulated_user = {"engine": "local", "model": "models/tiny"}
+    assert absolute({"simulated_user": simulated_user})["simulated_user"]["model"] == str(here / "models/tiny")
     assert absolute({"model": "policy"}) == {"model": "policy"}, "the control: a name by which a program asks"
 
 

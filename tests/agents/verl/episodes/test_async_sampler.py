@@ -6,25 +6,25 @@ from verl.trainer.ppo.v1 import replay_buffer
 
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes import async_sampler
-from turntree.agents.verl.episodes.async_sampler import JUDGED, OvertakenReplayBuffer
+from turntree.agents.verl.episodes.async_sampler import REVERIFIED, InterruptedReplayBuffer
 
 NONE: tuple[Any, ...] = (set(), set(), set(), {})
 
 
-def make(mode: str = "colocate_async", **settings: Any) -> OvertakenReplayBuffer:
+def make(mode: str = "colocate_async", **settings: Any) -> InterruptedReplayBuffer:
     limits = {"max_off_policy_threshold": None, "max_off_policy_strategy": "drop"}
     configs = {"trainer_config": OmegaConf.create({}), "sampler_kwargs": OmegaConf.create(settings)}
-    return OvertakenReplayBuffer(trainer_mode=mode, refill_fn=None, **configs, **limits)
+    return InterruptedReplayBuffer(trainer_mode=mode, refill_fn=None, **configs, **limits)
 
 
-def ready(buffer: OvertakenReplayBuffer, step: int, groups: dict[str, tuple[int, int | None]]) -> set[str]:
+def ready(buffer: InterruptedReplayBuffer, step: int, groups: dict[str, tuple[int, int | None]]) -> set[str]:
     """Groups that a step of two may be trained on, of those with a step of submission and a version, if they ended."""
     buffer._step, buffer._wanted = step, 2
-    for uid, (submitted, judged) in groups.items():
+    for uid, (submitted, reverified) in groups.items():
         buffer.prompt_global_steps["train"][uid] = submitted
-        (buffer.running_keys if judged is None else buffer.finished_keys)["train"].add(uid)
-        if judged is not None:
-            buffer.partitions["train"] |= {f"{uid}_{session}_0": {JUDGED: judged} for session in range(2)}
+        (buffer.running_keys if reverified is None else buffer.finished_keys)["train"].add(uid)
+        if reverified is not None:
+            buffer.partitions["train"] |= {f"{uid}_{session}_0": {REVERIFIED: reverified} for session in range(2)}
     return buffer._sampleable_terminal_keys("train", NONE)
 
 
@@ -34,7 +34,7 @@ def ready(buffer: OvertakenReplayBuffer, step: int, groups: dict[str, tuple[int,
         ({"b": (2, 2), "a": (2, 2), "c": (2, 2)}, {"a", "b"}),  # in verl's random names' order
         ({"b": (1, 2), "a": (2, 2), "c": (2, 2)}, {"a", "b"}),
         ({"a": (1, None), "b": (2, 2), "c": (2, 2)}, {"b"}),  # not c: what ends first is short
-        ({"a": (1, 1), "b": (2, 2), "c": (2, 2)}, {"b"}),  # a is to be judged first
+        ({"a": (1, 1), "b": (2, 2), "c": (2, 2)}, {"b"}),  # a is to be verified again first
     ],
 )
 def test_a_step_is_trained_on_what_was_submitted_first_once_it_is_of_the_present_weights(groups, found):
@@ -45,7 +45,7 @@ def test_with_other_ways_to_resume_verl_takes_what_ends_first() -> None:
     """Control."""
     groups = {"a": (1, None), "b": (2, 1), "c": (2, 1)}
     assert ready(make(on_resume="turn"), 3, groups) == {"b", "c"}
-    assert ready(make(in_order=False), 3, {**groups, "d": (2, 2)}) == {"d"}, "what ends first, if it is judged"
+    assert ready(make(in_order=False), 3, {**groups, "d": (2, 2)}) == {"d"}, "what ends first, if it is verified again"
     assert ready(make(), 3, groups) == ready(make("separate_async"), 3, groups) == set()
 
 

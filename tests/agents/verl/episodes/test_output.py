@@ -42,7 +42,7 @@ FAILED = episode(stop_reason=StopReason.FAILURE, failure="the tool broke")
 UNSTARTED = episode(turns=(), messages=(), stop_reason=StopReason.FAILURE, failure="no env")
 UNPLAYED = episode(turns=(), messages=(), stop_reason=StopReason.MAX_TOKENS)
 TRUNCATED = episode(stop_reason=StopReason.MAX_TOKENS)
-UNDECIDED = episode(undecided=("answer",))
+UNGRADED = episode(ungraded=("answer",))
 
 
 def told(output: EpisodeOutput) -> dict[str, Any]:
@@ -81,12 +81,12 @@ def test_counters_are_summed_over_the_turns() -> None:
     assert (info["acc"], info["turns"], info["tool_calls"], info["failure"]) == (1.0, 2, 1, 0.0)
 
 
-@pytest.mark.parametrize(("masked", "failure", "undecided"), [(FAILED, 1.0, 0.0), (UNDECIDED, 0.0, 1.0)])
-def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(masked, failure, undecided):
+@pytest.mark.parametrize(("masked", "failure", "ungraded"), [(FAILED, 1.0, 0.0), (UNGRADED, 0.0, 1.0)])
+def test_an_episode_that_failed_or_has_no_verdict_teaches_nothing_and_is_counted(masked, failure, ungraded):
     output = lay_out(masked)
     row, info = output.as_dict(), told(output)
     assert (row["response_mask"].sum(), row["rm_scores"].sum()) == (0, 0)
-    assert (info["failure"], info["undecided"], info["acc"]) == (failure, undecided, 0.0)
+    assert (info["failure"], info["ungraded"], info["acc"]) == (failure, ungraded, 0.0)
 
 
 def test_an_episode_without_a_turn_is_still_valid_for_verl() -> None:
@@ -127,7 +127,7 @@ def test_an_episode_that_a_limit_cut_off_is_no_failure_is_paid_and_not_solved(li
 
 
 def test_masked_episodes_are_given_the_mean_of_their_group_so_that_they_do_not_move_it() -> None:
-    outputs = [lay_out(e) for e in (episode(), FAILED, episode(turns=episode().turns[:1]), UNDECIDED)]
+    outputs = [lay_out(e) for e in (episode(), FAILED, episode(turns=episode().turns[:1]), UNGRADED)]
     scores = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
     neutralise(outputs)
     neutral = [output.as_dict()["rm_scores"].sum().item() for output in outputs]
@@ -143,7 +143,7 @@ def test_verl_may_score_it_by_the_policys_words_and_what_it_cannot_judge_is_mask
     assert output.reward_score is None
     assert output.extra_fields[SAMPLE]["turns"] == ["t", "t"]
     output.reward_score = 0.5
-    output.extra_fields["reward_extra_info"] = {"score": 0.5, "undecided": 0.0}
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "ungraded": 0.0}
     row = output.as_dict()
     assert row["rm_scores"].tolist() == [0.0, 0.0, 0.0, 0.0, 0.5]
     assert row["response_mask"].tolist() == [1, 1, 0, 0, 1]
@@ -151,7 +151,7 @@ def test_verl_may_score_it_by_the_policys_words_and_what_it_cannot_judge_is_mask
     assert SAMPLE not in row["extra_fields"]
     output = lay_out(episode(), score_in_verl=True)
     output.reward_score = 0.0
-    output.extra_fields["reward_extra_info"] = {"score": 0.0, "undecided": 1.0}
+    output.extra_fields["reward_extra_info"] = {"score": 0.0, "ungraded": 1.0}
     row = output.as_dict()
     assert (row["response_mask"].sum(), row["response_mask"].dtype) == (0, torch.int64)
 
@@ -196,7 +196,7 @@ def test_a_turn_of_two_dialogues_is_trained_on_and_counted_once() -> None:
 def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
     output = lay_out(several(), score_in_verl=True)
     output.reward_score = 0.5
-    output.extra_fields["reward_extra_info"] = {"score": 0.5, "undecided": 1.0}
+    output.extra_fields["reward_extra_info"] = {"score": 0.5, "ungraded": 1.0}
     for row in output.rows:
         assert row.as_dict()["rm_scores"].sum().item() == 0.5
         assert row.as_dict()["response_mask"].sum() == 0
@@ -205,7 +205,7 @@ def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
 
 
 def shortened(**changes: Any) -> Episode:
-    """An episode of three stretches: two turns, one, and two."""
+    """An episode of three segments: two turns, one, and two."""
     first, second = episode().turns
     alone = replace(turn((7, 7), 6, 6, reward=0.5, version=7), shortened=True)
     last = (
@@ -224,7 +224,7 @@ def sampled(one: Episode) -> list[int]:
     return [token for turn in one.turns for token in turn.completion.token_ids]
 
 
-def test_each_stretch_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained_once() -> None:
+def test_each_segment_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained_once() -> None:
     one = shortened()
     rows = [row.as_dict() for row in lay_out(one).rows]
     assert [row["prompts"].tolist() for row in rows] == [[1, 2], [7, 7], [9]]
@@ -233,12 +233,12 @@ def test_each_stretch_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained
     assert [row["rollout_log_probs"].tolist() for row in rows][2] == [-0.5, 0.0, -0.5, -0.5]
     assert trained(rows) == sampled(one)
     kept = episode_from_dict(episode_to_dict(one))
-    assert (kept, kept.stretches) == (one, one.stretches)
+    assert (kept, kept.segments) == (one, one.segments)
 
 
 def test_a_token_that_is_trained_twice_is_noticed() -> None:
     one = shortened()
-    again = replace(one, turns=one.stretches[1])  # as a dialogue beside it, and not as a stretch of it
+    again = replace(one, turns=one.segments[1])  # as a dialogue beside it, and not as a segment of it
     rows = [row.as_dict() for row in lay_out(replace(one, others=(again,))).rows]
     assert trained(rows) != sampled(one)
     whole = replace(one, turns=tuple(replace(turn, shortened=False) for turn in one.turns))
@@ -246,7 +246,7 @@ def test_a_token_that_is_trained_twice_is_noticed() -> None:
         lay_out(whole)
 
 
-def test_each_stretch_has_the_whole_reward_and_the_episode_is_counted_once() -> None:
+def test_each_segment_has_the_whole_reward_and_the_episode_is_counted_once() -> None:
     output = lay_out(shortened())
     rows = [row.as_dict() for row in output.rows]
     assert [row["rm_scores"].tolist() for row in rows] == [

@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.release]  # test_rewards.py calls ve
 
 PROMPTS = 3
 REWARDS = r"{answer: 1.0, trained_envs\:brevity: 0.5}"
-# No contract is declared: the function raises for the third task, whose data set is unknown.
+# No answer format is declared: the function raises for the third task, whose data set is unknown.
 BY_FUNCTION = (
     "reward.custom_reward_function.path=pkg://turntree.agents.verl.episodes.rewards",
     "reward.custom_reward_function.name=compute_score_async",
@@ -42,8 +42,8 @@ def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_ou
     assert report.metrics["critic/score/mean"] == pytest.approx(worth / ((PROMPTS - 1) * SAMPLES), rel=1e-4)
     (dump,) = (tmp_path / "val").glob("*.jsonl")
     rows = read_lines(dump)
-    assert sorted(row["undecided"] for row in rows) == [0.0, 1.0]
+    assert sorted(row["ungraded"] for row in rows) == [0.0, 1.0]
     for row in rows:
         assert "#### 42" in row["output"]  # verl's own managers would have paid for this
         assert (row["acc"], row["reward_answer"]) == (0.0, 0.0)
-        assert (row["reward_brevity"] > 0) is not bool(row["undecided"])
+        assert (row["reward_brevity"] > 0) is not bool(row["ungraded"])

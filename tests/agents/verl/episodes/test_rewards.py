@@ -16,9 +16,9 @@ from verl.trainer.ppo.reward import get_custom_reward_fn
 
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.episodes.rewards import Undecided, compute_score, compute_score_async
+from turntree.agents.verl.episodes.rewards import Ungraded, compute_score, compute_score_async
 from turntree.agents.verl.episodes.scored_text import SAMPLE, sample_to_dict
-from turntree.rewards import UnknownContract, UnknownReward
+from turntree.rewards import UnknownAnswerFormat, UnknownReward
 
 UNREADABLE = "\\frac{"
 
@@ -31,7 +31,7 @@ def played(episode: Episode) -> dict[str, Any]:
 @pytest.mark.parametrize(("data_source", "text", "gold", "acc"), table(__file__, "rules_of_sets"))
 async def test_the_data_set_chooses_the_rules(data_source: str, text: str, gold: str, acc: float) -> None:
     scored = compute_score(data_source, text, gold)
-    assert (scored["score"], scored["acc"], scored["undecided"]) == (acc, acc, 0.0)
+    assert (scored["score"], scored["acc"], scored["ungraded"]) == (acc, acc, 0.0)
     again = await compute_score_async(data_source, text, gold, extra_info=None, reward_router_address=None)
     assert again == scored
 
@@ -51,23 +51,23 @@ def test_every_sample_has_the_same_keys_and_numbers_where_verl_averages() -> Non
     for one in results:
         texts = {key for key, value in one.items() if not isinstance(value, float)}
         assert texts == {"status", "answer", "method"}
-    assert [one["undecided"] for one in results] == [0.0, 0.0, 0.0, 1.0, 1.0]
+    assert [one["ungraded"] for one in results] == [0.0, 0.0, 0.0, 1.0, 1.0]
     assert [one["status"] for one in results][3:] == ["failure", "unparseable"]
     assert results[2]["suspect"] == 1.0
 
 
 def test_a_data_set_without_rules_is_an_error_that_says_what_to_declare(rank: str) -> None:
-    with pytest.raises(UnknownContract, match=r"'mine' has no rules of comparison; name those of another"):
+    with pytest.raises(UnknownAnswerFormat, match=r"'mine' has no rules of comparison; name those of another"):
         compute_score("mine", "5", "5")
-    assert compute_score("mine", "5", "5", contract="math")["score"] == 1.0
+    assert compute_score("mine", "5", "5", answer_format="math")["score"] == 1.0
     with pytest.raises(ConfigError, match="rank need all samples"):
         compute_score("math", "5", "5", rewards={"answer": 1, rank: 0.1})
 
 
 async def test_what_nobody_masks_is_raised_and_never_0() -> None:
-    with pytest.raises(Undecided, match="answer could not be judged"):
+    with pytest.raises(Ungraded, match="answer could not be verified again"):
         compute_score("math", "it is 5", UNREADABLE)
-    with pytest.raises(Undecided):
+    with pytest.raises(Ungraded):
         await compute_score_async("math", "it is 5", UNREADABLE)
 
 
@@ -85,7 +85,7 @@ def test_verl_loads_the_function_with_its_settings(name: str) -> None:
     section = {
         "path": "pkg://turntree.agents.verl.episodes.rewards",
         "name": name,
-        "reward_kwargs": {"contract": "math", "rewards": {"answer": 1, "finished": 0.5}},
+        "reward_kwargs": {"answer_format": "math", "rewards": {"answer": 1, "finished": 0.5}},
     }
     function = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": section}}))
     assert inspect.iscoroutinefunction(function) is (name == "compute_score_async")
@@ -133,7 +133,7 @@ async def test_a_single_turn_of_verls_own_loop_is_scored_as_it_is(chatml: Any) -
     misspelt = NaiveRewardManager(OmegaConf.create({}), chatml, partial(compute_score, rewards={"anser": 1}))
     with pytest.raises(UnknownReward, match="answer"):
         await misspelt.run_single(proto(chatml, "so\n#### 42", turns=2))
-    with pytest.raises(Undecided):
+    with pytest.raises(Ungraded):
         await NaiveRewardManager(OmegaConf.create({}), chatml, compute_score).run_single(
             proto(chatml, "so\n#### 42", UNREADABLE, turns=2)
         )

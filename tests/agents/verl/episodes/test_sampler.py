@@ -50,7 +50,7 @@ def test_settings_reach_verls_sampler_and_a_filter_that_never_ends_is_ended() ->
 def test_a_training_batch_brings_turntrees_figures(monkeypatch, partition, logged):
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-    info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "undecided": 0.0}
+    info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "ungraded": 0.0}
     info |= {"tool_calls_unparsed": 0, "turns_cut": 0}
     data = {"extra_fields": [{EPISODE: info}], "token_levels": torch.nested.nested_tensor([[1, 0]])}
     asked: dict[str, Any] = {}

@@ -59,7 +59,7 @@ def told(output: EpisodeOutput) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("texts", "tries", "score"), [*table(__file__, "tried"), (["fragile(boom)"] * 2, 2, None)])
-async def test_an_episode_that_its_surroundings_break_is_tried_once_more_with_its_seed_and_then_masked(
+async def test_an_episode_that_its_infrastructure_break_is_tried_once_more_with_its_seed_and_then_masked(
     stage: Stage, texts: list[str], tries: int, score: float | None
 ) -> None:
     output, engine = await stage.play(*texts)
@@ -290,8 +290,8 @@ async def test_no_episode_of_verls_waits_for_the_tools_of_another(stage: Stage) 
     [
         ({}, True),
         ({"seeded": False}, False),
-        ({"seeded": False, "reuse": {"mode": "replay"}}, True),
-        ({"seeded": False, "reuse": {"mode": "exact"}}, True),
+        ({"seeded": False, "reuse": {"mode": "same_seed"}}, True),
+        ({"seeded": False, "reuse": {"mode": "rejection_sampling"}}, True),
         ({"seeded": False, "run_ahead": {"enabled": True}}, True),
         ({"seeded": False, "validation": {"coupled": True}}, True),
     ],

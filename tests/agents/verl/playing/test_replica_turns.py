@@ -181,12 +181,12 @@ async def test_a_turn_ahead_goes_home_and_counts_nowhere() -> None:
     home, routes = cluster.turns.home(state(0)), cluster.turns.routes
     assert routes.hold(route_key(state(0)), 1 - home)
     before = routes.loads()
-    for ahead_for, rank in ((2, home), (0, 1 - home)):
+    for precomputed_for, rank in ((2, home), (0, 1 - home)):
         cluster.replicas[rank].busy = 0.01
-        request = TurnRequest((1,), Sampling(), state=state(0), ahead_for=ahead_for)
+        request = TurnRequest((1,), Sampling(), state=state(0), precomputed_for=precomputed_for)
         asked = asyncio.create_task(cluster.turns.dialogue().generate(request))
         await asyncio.sleep(0)
-        assert (routes.loads() == before) == bool(ahead_for)
+        assert (routes.loads() == before) == bool(precomputed_for)
         assert (await asked).token_ids == (rank,)
         assert routes.loads() == before
 

@@ -83,7 +83,7 @@ async def test_a_group_that_waits_is_judged_and_scored_again_by_the_newest_weigh
 async def test_an_interrupted_episode_goes_on_as_the_run_has_it(
     rollout_config: Any, chatml: Any, forking: dict[str, Any], engine: Versioned, how: OnResume, env: str, found: Any
 ) -> None:
-    """An environment that cannot go back has only its interrupted turn judged."""
+    """An environment that cannot go back has only its interrupted turn verified again."""
     engine.aborts = 1
     player = EpisodePlayer(rollout_config, chatml, how)
     outputs = await player.play_group(SAMPLING, {**forking, "env_id": f"trained_envs:{env}"}, lambda: engine, size=1)

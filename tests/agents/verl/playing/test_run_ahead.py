@@ -145,8 +145,8 @@ async def test_episodes_are_played_with_the_seeds_that_their_step_will_use(playe
     wanted, pipe = saying(), saying()
     await player.play_group(SAMPLING, row, lambda: wanted, size=2)
     await ahead(pipe, slots=4, size=2)
-    assert pipe.asked == [replace(request, ahead_for=row["global_steps"]) for request in wanted.asked]
-    assert {request.ahead_for for request in wanted.asked} == {0}
+    assert pipe.asked == [replace(request, precomputed_for=row["global_steps"]) for request in wanted.asked]
+    assert {request.precomputed_for for request in wanted.asked} == {0}
     assert {request.sample for request in wanted.asked} == {0, 1}
 
 

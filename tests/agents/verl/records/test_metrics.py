@@ -6,8 +6,8 @@ import pytest
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
-from turntree.agents.guesses.precomputed import RunAheadStats
-from turntree.agents.guesses.stored import ReuseStats
+from turntree.agents.turn_drafts.precomputed import RunAheadStats
+from turntree.agents.turn_drafts.stored import ReuseStats
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.verl.records.metrics import (
     CALL_COUNTS,
@@ -17,13 +17,13 @@ from turntree.agents.verl.records.metrics import (
     engine_metrics,
     episode_metrics,
 )
-from turntree.spec_tree.exchange.exchange import SwapCounts
+from turntree.spec_tree.sharing.turn_sharing import SwapCounts
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "metrics.md"
 
 
 def row(levels: tuple[int, ...] = (1, 0, 3), **extra: Any) -> PlayedRow:
-    info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "undecided": 0.0}
+    info = {"turns": 3, "tool_calls": 2, "truncated": 0.0, "attempts": 1, "failure": 0.0, "ungraded": 0.0}
     info |= {"tool_calls_unparsed": 1, "turns_cut": 1}
     counts = {"spec_num_draft_tokens": 4, "spec_num_accepted_tokens": 1, "spec_num_verify_steps": 1}
     info |= extra.pop("info", {})
@@ -35,11 +35,11 @@ def counters() -> dict[str, float]:
     stats = EngineStats(
         seconds=2.0, draft_seconds=0.5, draft_idle_seconds=0.2, prompt_tokens=10, cached_tokens=4, forward_passes=7
     )
-    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "hub": SwapCounts(taken=2)}
+    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "broker": SwapCounts(taken=2)}
     values = stats.to_dict()
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}
-    values |= {"past_turns": 5, "past_forgotten": 1}
+    values |= {"imported_turns": 5, "imported_evicted": 1}
     groups = ("exact", "marginal")
     return values | {f"exactness/{group}_{kind}_z": 1.0 for group in groups for kind in ("acceptance", "entropy")}
 
@@ -47,15 +47,15 @@ def counters() -> dict[str, float]:
 def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> None:
     lost = {"program_error": 1.0, **{f"lost_{kind}": 1 for kind in FailureKind}}
     versions = {"min_global_steps": 1, "max_global_steps": 2, "reward_extra_info": {"score": 1.0}}
-    overtaken = [
+    interrupted = [
         row(
             info={f"resume_{name}": count for name, count in asdict(ResumeCounts(interruptions=n, offered=4)).items()},
             **versions,
         )
         for n in range(2)
     ]
-    called = {f"calls_ahead_{name}": 1 for name in CALL_COUNTS}
-    logged = episode_metrics([row(info=lost | called), *overtaken]) | engine_metrics([counters()])
+    called = {f"tool_calls_ahead_{name}": 1 for name in CALL_COUNTS}
+    logged = episode_metrics([row(info=lost | called), *interrupted]) | engine_metrics([counters()])
     assert set(logged) == {metric.name for metric in METRICS}
 
 
@@ -80,20 +80,20 @@ def test_the_figures_of_episodes_are_rates() -> None:
     assert logged["turntree/tokens"] == 3
     assert logged["turntree/level_a"] == logged["turntree/level_b"] == pytest.approx(1 / 3)
     assert (logged["turntree/level_d"], logged["turntree/acceptance"]) == (0.0, 0.25)
-    judged = [row(reward_extra_info={"score": 0.5, "undecided": verdict}) for verdict in (0.0, 1.0)]
-    logged = episode_metrics([*judged, row(reward_extra_info={}), row(info={"undecided": 1.0})])
-    assert (logged["turntree/undecided"], logged["turntree/turns"]) == (0.5, 3.0)
+    reverified = [row(reward_extra_info={"score": 0.5, "ungraded": verdict}) for verdict in (0.0, 1.0)]
+    logged = episode_metrics([*reverified, row(reward_extra_info={}), row(info={"ungraded": 1.0})])
+    assert (logged["turntree/ungraded"], logged["turntree/turns"]) == (0.5, 3.0)
     assert (logged["turntree/tool_calls_unparsed"], logged["turntree/turns_cut"]) == (4, pytest.approx(1 / 3))
 
 
 def test_groups_whose_rewards_are_equal_are_counted_without_their_masked_episodes() -> None:
     def scored(group: str, score: float, **info: Any) -> PlayedRow:
-        return row(group=group, reward_extra_info={"score": score, "undecided": info.pop("undecided", 0.0)}, info=info)
+        return row(group=group, reward_extra_info={"score": score, "ungraded": info.pop("ungraded", 0.0)}, info=info)
 
     equal, mixed = [scored("a", 1.0), scored("a", 1.0)], [scored("b", 0.0), scored("b", 1.0)]
     assert episode_metrics([*equal, *mixed])["turntree/equal_groups"] == 0.5
     assert episode_metrics([*equal, scored("a", 0.0, failure=1.0)])["turntree/equal_groups"] == 1.0
-    assert episode_metrics([*equal, scored("a", 0.0, undecided=1.0)])["turntree/equal_groups"] == 1.0
+    assert episode_metrics([*equal, scored("a", 0.0, ungraded=1.0)])["turntree/equal_groups"] == 1.0
     assert episode_metrics([*equal, scored("a", 0.0)])["turntree/equal_groups"] == 0.0
     alone = [scored(name, 0.0) for name in "abc"]
     assert episode_metrics(alone)["turntree/equal_groups"] == 1.0
@@ -102,7 +102,7 @@ def test_groups_whose_rewards_are_equal_are_counted_without_their_masked_episode
 
 def test_replicas_are_summed_and_their_scores_put_together() -> None:
     logged = engine_metrics([counters(), counters()])
-    assert (logged["turntree/forward_passes"], logged["turntree/drafter_share"]) == (14, 0.25)
+    assert (logged["turntree/forward_passes"], logged["turntree/drafting_time_share"]) == (14, 0.25)
     assert (logged["turntree/draft_idle_share"], logged["turntree/cached_prompt"]) == (0.1, 0.4)
     assert logged["exactness/exact_entropy_z"] == pytest.approx(2**0.5)
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.record import EpisodeWriter, read_records
-from turntree.agents.guesses.pipeline import GuessedTurns
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import StepReport
@@ -78,7 +78,7 @@ def test_weights_are_saved_whole_even_if_two_names_share_them(tmp_path: Path) ->
 
 
 def test_a_replica_that_was_started_again_knows_nothing_of_the_step_before_it(tmp_path: Path) -> None:
-    books = StepCounters(RunSettings(run_dir=str(tmp_path)), 0, GuessedTurns(RecordingEngine()))
+    books = StepCounters(RunSettings(run_dir=str(tmp_path)), 0, DraftedTurns(RecordingEngine()))
     for step, sampled in ((3, 0), (3, 0), (4, 8)):  # it is given the weights by hand, then by the trainer
         books.close_step(step, {"tokens": 2 * sampled, "verify_steps": sampled})
     (row,) = read_lines(RunFolder(tmp_path).engine)
@@ -203,10 +203,10 @@ def test_episodes_of_weights_that_the_resumed_run_never_has_go_too(folder: RunFo
         folder.episodes(step).write_text(text)
     keep_records(folder, 2)
     assert lines(1) == begun[1], "in a synchronous training there are none, and the files are left alone"
-    keep_records(folder, 2, overtaken=True)
+    keep_records(folder, 2, interrupted=True)
     assert (lines(1), lines(2)) == ([[0, 0], [1]], [[1, 1]])
     folder.episodes(2).unlink()
-    keep_records(folder, 1, overtaken=True)
+    keep_records(folder, 1, interrupted=True)
     assert lines(1) == [[0, 0]]
 
 

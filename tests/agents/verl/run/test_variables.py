@@ -114,15 +114,15 @@ def test_a_training_whose_model_cannot_be_had_ends_before_anything_is_started(of
     assert not list(tmp_path.iterdir())
 
 
-def test_verls_processes_keep_to_the_cache_of_a_hub_off_line(off_line, monkeypatch, tmp_path):
+def test_verls_processes_keep_to_the_cache_of_a_broker_off_line(off_line, monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
     assert hub_variables("somebody/something") == {"HF_HUB_OFFLINE": "1"}
     assert hub_variables(str(tmp_path)) == {}
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
-    assert hub_variables("somebody/something") == {}, "the control: a hub that answers"
+    assert hub_variables("somebody/something") == {}, "the control: a broker that answers"
 
 
-def test_what_a_hub_that_answers_does_not_have_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_broker_that_answers_does_not_have_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "hub_asked_once", nullcontext)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", Mock(side_effect=OSError("404\nRepository Not Found")))
     for name, why in (("nobody/nothing", "404 Repository Not Found"), ("a/b/c", "Repo id must be")):

@@ -12,9 +12,9 @@ from ray.exceptions import RayActorError
 from tabled_engine import TabledEngine, random_policy
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.guesses.config import ReuseConfig, RunAheadConfig
-from turntree.agents.guesses.precomputed import PrecomputedTurns
-from turntree.agents.guesses.prefix_reuse import PrefixReuse
+from turntree.agents.turn_drafts.config import ReuseConfig, RunAheadConfig
+from turntree.agents.turn_drafts.precomputed import PrecomputedTurns
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, ServerState, state_folder
 from turntree.agents.verl.serving.checkpoint import StoreCheckpoint
 from turntree.spec_tree import DialogueState, SpecForest
@@ -88,7 +88,7 @@ class Server:
     def __init__(self, vocabulary: int = 5) -> None:
         self.engine = TabledEngine(random_policy(1, 5))
         self.forest = SpecForest()
-        self.reuse = PrefixReuse(self.engine, ReuseConfig(mode="replay"), vocabulary=5)
+        self.reuse = PrefixReuse(self.engine, ReuseConfig(mode="same_seed"), vocabulary=5)
         self.ahead = PrecomputedTurns(self.engine, RunAheadConfig(enabled=True))  # type: ignore[arg-type]
         self.state = ServerState(self.forest, self.reuse.stored, self.ahead, vocabulary=vocabulary, tokenizer="ours")
 

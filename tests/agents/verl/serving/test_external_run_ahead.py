@@ -25,13 +25,13 @@ class Held:
 
     async def generate(self, request: TurnRequest) -> Completion:
         self.drafts.append(tuple(request.draft))
-        if request.ahead_for:
+        if request.precomputed_for:
             self.running.append(asyncio.Future())
             await self.running[-1]
-        reason = FinishReason.ABORT if request.ahead_for else FinishReason.STOP
+        reason = FinishReason.ABORT if request.precomputed_for else FinishReason.STOP
         return Completion(token_ids=(5, 6), logprobs=(-1.0, -1.0), finish_reason=reason)
 
-    async def abort_ahead(self, most: int | None = None) -> None:
+    async def abort_precomputed(self, most: int | None = None) -> None:
         for future in self.running[:most]:
             future.set_result(None)
         del self.running[:most]
@@ -59,9 +59,9 @@ class Server(ExternalServer, Verls):  # type: ignore[misc]
         return {}
 
 
-def turn(number: int, *, ahead_for: int = 2) -> NumberedRequest:
+def turn(number: int, *, precomputed_for: int = 2) -> NumberedRequest:
     sampling = Sampling(seed=number, max_tokens=4)
-    return NumberedRequest(number, TurnRequest((1, 2), sampling, ahead_for=ahead_for))
+    return NumberedRequest(number, TurnRequest((1, 2), sampling, precomputed_for=precomputed_for))
 
 
 async def settled() -> None:
@@ -111,7 +111,7 @@ async def test_nothing_is_precomputed_from_then_until_the_next_step_begins() -> 
     """Not when the weights have come, since the engine may have no memory for keys and values yet."""
     server = await serving(7)
     await server.sleep()
-    await server.submit_turns("me", [turn(9, ahead_for=3)])
+    await server.submit_turns("me", [turn(9, precomputed_for=3)])
     await server.set_global_steps(1)
     await settled()
     assert (server.seen, server.engine.running) == ([0, 0], [])
@@ -121,12 +121,12 @@ async def test_nothing_is_precomputed_from_then_until_the_next_step_begins() -> 
     await server.sleep()
 
 
-async def test_what_an_ended_turn_has_is_the_guess_of_its_step_and_only_wanted_turns_are_counted() -> None:
+async def test_what_an_ended_turn_has_is_the_draft_of_its_step_and_only_wanted_turns_are_counted() -> None:
     server = await serving(7)
     await server.sleep()
     await server.set_global_steps(1)
     await server.begin_step(2)
-    life = await server.submit_turns("other", [turn(7, ahead_for=0)])
+    life = await server.submit_turns("other", [turn(7, precomputed_for=0)])
     (reply,) = await server.collect_turns("other", life)
     assert reply.completion is not None
     assert reply.completion.levels == "BB"

@@ -1,4 +1,4 @@
-"""Replicas of vLLM and SGLang with a hub between them: verl's servers without verl, the stores in this process."""
+"""Replicas of vLLM and SGLang with a broker between them: verl's servers without verl, the stores in this process."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from recording_engine import RecordingEngine, a_turn
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.served.remote_store import RemoteStore, carry_out
 from turntree.agents.errors import EngineLost
-from turntree.agents.guesses.stored import StoredTurns
-from turntree.agents.verl.config.settings import ExchangeSettings
+from turntree.agents.turn_drafts.stored import StoredTurns
+from turntree.agents.verl.config.settings import SharingSettings
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
 from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
-from turntree.agents.verl.serving.hub import TurnHub
+from turntree.agents.verl.serving.turn_broker import TurnBroker
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.exchange.exchange import Swapped
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import Swapped
+from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.rules.ledger import Ledger
 from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
-REPLAY = {"reuse": {"mode": "replay"}}
+REPLAY = {"reuse": {"mode": "same_seed"}}
 ROOM = 1 << 13
-"""Of the hub, bytes: two steps of 50 turns from each of two replicas do not fit."""
+"""Of the broker, bytes: two steps of 50 turns from each of two replicas do not fit."""
 
 
-class DirectHub:
-    """The exchange of one replica with a hub in this process."""
+class DirectBroker:
+    """The sharing of one replica with a broker in this process."""
 
-    def __init__(self, hub: TurnHub, rank: int) -> None:
-        self.hub, self.rank = hub, rank
+    def __init__(self, broker: TurnBroker, rank: int) -> None:
+        self.broker, self.rank = broker, rank
         self.cursor: Any = None
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        news = self.hub.swap(self.rank, f"{self.rank}", own, first, self.cursor)
+        news = self.broker.swap(self.rank, f"{self.rank}", own, first, self.cursor)
         self.cursor = news.cursor
         return Swapped(news.batches, news.missed)
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> TurnHub:
-    made = TurnHub(ExchangeSettings(homes=0, max_bytes=ROOM))
-    monkeypatch.setattr(external_server, "HubExchange", lambda rank: DirectHub(made, rank))
+def broker(monkeypatch: pytest.MonkeyPatch) -> TurnBroker:
+    made = TurnBroker(SharingSettings(replicas_per_task=0, max_bytes=ROOM))
+    monkeypatch.setattr(external_server, "BrokerClient", lambda rank: DirectBroker(made, rank))
     return made
 
 
@@ -149,9 +149,9 @@ async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: b
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
 @pytest.mark.parametrize("shared", [True, False])
 async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
-    hub: TurnHub, run: dict[str, Any], shared: bool
+    broker: TurnBroker, run: dict[str, Any], shared: bool
 ) -> None:
-    """The stores are told of nothing else here, so without a hub they stay empty."""
+    """The stores are told of nothing else here, so without a broker they stay empty."""
     servers = await pair(shared=shared, run=run)
     await play(servers, 1)
     assert [server.held for server in servers] == [3 * shared] * 2
@@ -165,11 +165,11 @@ async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
         5,
     )
     assert (counted["seconds"], counted["draft_seconds"], counted["draft_idle_seconds"]) == (2.0, 0.5, 0.25)
-    assert counted.get("hub_taken", 0) == 6 * shared
+    assert counted.get("sharing_received", 0) == 6 * shared
 
 
 @pytest.mark.parametrize("run", [{}, REPLAY, {"validation": {"coupled": True}}], ids=["plain", "reuse", "coupled"])
-async def test_turns_of_validations_are_given_to_nobody(hub: TurnHub, run: dict[str, Any]) -> None:
+async def test_turns_of_validations_are_given_to_nobody(broker: TurnBroker, run: dict[str, Any]) -> None:
     servers = await pair(run=run)
     await play(servers, 1, reuse=False)
     assert [server.held for server in servers] == [0, 0]
@@ -177,7 +177,7 @@ async def test_turns_of_validations_are_given_to_nobody(hub: TurnHub, run: dict[
     assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
 
 
-async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(hub: TurnHub) -> None:
+async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(broker: TurnBroker) -> None:
     servers = await pair()
     assert await servers[1].generate([1, 2], {"max_tokens": 8}, "r") == "verl's own answer to r"
     await play(servers, 1, turns=0)
@@ -185,7 +185,7 @@ async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_gi
 
 
 @pytest.mark.parametrize("most", [1024, 1 << 20])
-async def test_store_and_hub_stay_within_their_bounds_whatever_the_others_give(hub: TurnHub, most: int) -> None:
+async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(broker: TurnBroker, most: int) -> None:
     """The larger bound is the control: more is given than the smaller one, and all of it comes."""
     forest = ForestConfig(max_tokens=most, max_cold_tokens=most, rollouts_per_state=1 << 10)
     servers = await pair(forest=forest, length=lambda number: 15)
@@ -195,14 +195,14 @@ async def test_store_and_hub_stay_within_their_bounds_whatever_the_others_give(h
         stats = server.forest.stats()
         assert stats.tokens + stats.cold_tokens <= 2 * most
         assert (stats.rollouts == 200) is (most > 1024)
-    assert hub.stats().nbytes <= ROOM
-    assert hub.stats().dropped > 0
+    assert broker.stats().nbytes <= ROOM
+    assert broker.stats().dropped > 0
 
 
 async def used(
     length: Callable[[int], int] = lambda number: 3, *, lent: bool = False, steps: int = 6
 ) -> list[list[int]]:
-    """Numbers of the stored turns that each replica began a turn with, in order. ``lent``: what an exchange of stored
+    """Numbers of the stored turns that each replica began a turn with, in order. ``lent``: what an sharing of stored
     turns would do, in place of drafts."""
     servers = await pair(run=REPLAY, length=length)
     for step in range(1, steps):
@@ -212,14 +212,14 @@ async def used(
     return [[draft[0] for draft in server.drafts] for server in servers]
 
 
-async def test_replicas_that_share_use_each_stored_turn_once_and_their_own_alone(hub: TurnHub) -> None:
+async def test_replicas_that_share_use_each_stored_turn_once_and_their_own_alone(broker: TurnBroker) -> None:
     first, second = await used()
     assert len(first) == len(second) == 12
     assert max(Counter(first + second).values()) == 1
     assert max(first) < 1000 <= min(second)
 
 
-async def test_stored_turns_that_two_replicas_hold_are_used_twice(hub: TurnHub) -> None:
+async def test_stored_turns_that_two_replicas_hold_are_used_twice(broker: TurnBroker) -> None:
     """Control of the test above."""
     first, second = await used(lent=True)
     assert set(first) & set(second)
@@ -229,12 +229,12 @@ LENGTHS = (lambda number: 1 + number % 3, lambda number: 6 - number % 3)
 """A turn is longer than its sibling by one of them, shorter by the other."""
 
 
-async def test_no_stored_turn_is_chosen_by_its_length(hub: TurnHub) -> None:
+async def test_no_stored_turn_is_chosen_by_its_length(broker: TurnBroker) -> None:
     assert await used(LENGTHS[0]) == await used(LENGTHS[1])
 
 
 async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
-    hub: TurnHub, monkeypatch: pytest.MonkeyPatch
+    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Control of the test above."""
     take = Ledger.take
@@ -249,7 +249,7 @@ async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
 
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
 async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
-    hub: TurnHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: dict[str, Any]
+    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: dict[str, Any]
 ) -> None:
     run = {**run, "checkpoint_dir": str(tmp_path)}
     unbroken = await pair(run=run)
@@ -262,10 +262,10 @@ async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
     for server in unbroken:
         await server.save_state(str(state_folder(checkpoint_folder(tmp_path, 2), server.replica_rank)), 2)
 
-    new = TurnHub(ExchangeSettings(homes=0))
+    new = TurnBroker(SharingSettings(replicas_per_task=0))
     resumed, empty = [], []
     for servers, folder in ((resumed, str(tmp_path)), (empty, "")):
-        monkeypatch.setattr(external_server, "HubExchange", lambda rank: DirectHub(new, rank))
+        monkeypatch.setattr(external_server, "BrokerClient", lambda rank: DirectBroker(new, rank))
         servers += await pair(run={**run, "checkpoint_dir": folder})
     for server in (*unbroken, *resumed, *empty):
         await server.set_global_steps(2)
@@ -296,7 +296,7 @@ async def test_calls_of_a_store_are_made_one_after_another_so_that_a_file_has_ev
     assert calls == [(method, when) for method in methods for when in ("begins", "ends")]
 
 
-async def test_a_server_that_answers_no_requests_serves_as_verls(hub: TurnHub) -> None:
+async def test_a_server_that_answers_no_requests_serves_as_verls(broker: TurnBroker) -> None:
     server = Server()
     server.engine_and_store = lambda: None  # type: ignore[method-assign]
     await server.serve_turns(shared=True)
@@ -326,18 +326,18 @@ async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weig
 class Launched(ExternalReplica):
     """A replica of verl's: of ``workers`` it has one, and a server for each of two nodes."""
 
-    def __init__(self, exchange: Any) -> None:
+    def __init__(self, sharing: Any) -> None:
         self.told: list[bool] = []
-        self.config = SimpleNamespace(name="turntree", engine_kwargs={"turntree": {"exchange": exchange}})
+        self.config = SimpleNamespace(name="turntree", engine_kwargs={"turntree": {"sharing": sharing}})
         self.world_size, self.replica_rank, self.model_config = 1, 0, None
 
     async def hear(self, *, shared: bool) -> None:
         self.told.append(shared)
 
 
-@pytest.mark.parametrize(("workers", "exchange", "shared"), [(2, {"homes": 1}, True), (1, {}, False), (2, None, False)])
-async def test_a_replica_joins_the_hub_where_there_are_others_and_the_settings_say_so(
-    monkeypatch: pytest.MonkeyPatch, workers: int, exchange: Any, shared: bool
+@pytest.mark.parametrize(("workers", "sharing", "shared"), [(2, {"replicas_per_task": 1}, True), (1, {}, False), (2, None, False)])
+async def test_a_replica_joins_the_broker_where_there_are_others_and_the_settings_say_so(
+    monkeypatch: pytest.MonkeyPatch, workers: int, sharing: Any, shared: bool
 ) -> None:
     class Verls:
         async def init_hybrid(self, worker_group: Any) -> None:
@@ -347,10 +347,10 @@ async def test_a_replica_joins_the_hub_where_there_are_others_and_the_settings_s
             remote = SimpleNamespace(remote=self.hear)  # type: ignore[attr-defined]
             self.servers = [SimpleNamespace(serve_turns=remote)] * 2
 
-    started: list[ExchangeSettings] = []
-    monkeypatch.setattr("turntree.agents.verl.serving.hub.start_hub", started.append)
+    started: list[SharingSettings] = []
+    monkeypatch.setattr("turntree.agents.verl.serving.turn_broker.start_broker", started.append)
     monkeypatch.setattr(external_server, "held", lambda argument: argument)
-    replica = type("Replica", (Launched, Verls), {})(exchange)
+    replica = type("Replica", (Launched, Verls), {})(sharing)
     await replica.init_hybrid(SimpleNamespace(workers=[None] * workers))
     assert replica.told == [shared, shared]
-    assert started == [ExchangeSettings(homes=1)] * shared
+    assert started == [SharingSettings(replicas_per_task=1)] * shared

@@ -1,4 +1,4 @@
-"""What runs in actors, in real ones: replicas without a trainer, their hub and their router, killed as kill -9 does."""
+"""What runs in actors, in real ones: replicas without a trainer, their broker and their router, killed as kill -9 does."""
 
 import asyncio
 import os
@@ -19,15 +19,15 @@ from warm_driver import start_no_more_of_ray, warm_socket
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
-from turntree.agents.verl.config.settings import ExchangeSettings
+from turntree.agents.verl.config.settings import SharingSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.run.prefork import py_executable
-from turntree.agents.verl.serving.hub import HUB_NAME, HubExchange, start_hub
+from turntree.agents.verl.serving.turn_broker import BROKER_NAME, BrokerClient, start_broker
 from turntree.agents.verl.serving.replica import _place, _sharing
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.exchange.exchange import ExchangeLost, SharedTurns
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import SharingFailed, SharedTurns
+from turntree.spec_tree.sharing.turn_batch import TurnBatch
 
 pytestmark = pytest.mark.slow
 
@@ -53,31 +53,31 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def no_hub(cluster: Any) -> Iterator[None]:
-    """The next test finds no hub with turns of the last: an actor that nobody holds goes when Ray comes to it."""
+def no_broker(cluster: Any) -> Iterator[None]:
+    """The next test finds no broker with turns of the last: an actor that nobody holds goes when Ray comes to it."""
     yield
     with suppress(ValueError):
-        cluster.kill(cluster.get_actor(HUB_NAME))
-    eventually(lambda: HUB_NAME not in cluster.util.list_named_actors(), 120)
+        cluster.kill(cluster.get_actor(BROKER_NAME))
+    eventually(lambda: BROKER_NAME not in cluster.util.list_named_actors(), 120)
 
 
-def test_a_hub_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> None:
-    with pytest.raises(ExchangeLost, match="cannot be reached"):
-        HubExchange(0).swap(TurnBatch.of([], []), 0)
-    hub = start_hub(ExchangeSettings(homes=0))
+def test_a_broker_that_is_killed_is_done_without_and_comes_back(cluster: Any) -> None:
+    with pytest.raises(SharingFailed, match="cannot be reached"):
+        BrokerClient(0).swap(TurnBatch.of([], []), 0)
+    broker = start_broker(SharingSettings(replicas_per_task=0))
     forest = SpecForest()
-    one, other = SharedTurns(None, HubExchange(0)), SharedTurns(forest, HubExchange(1))
+    one, other = SharedTurns(None, BrokerClient(0)), SharedTurns(forest, BrokerClient(1))
     here = DialogueState.from_tokens([1, 2], task="7", env="sums")
     one.note(here, (1, 2, 3))
     one.swap()
     assert other.swap().taken == 1
-    pid = cluster.get(hub.__ray_call__.remote(lambda _: os.getpid()))
+    pid = cluster.get(broker.__ray_call__.remote(lambda _: os.getpid()))
     os.kill(pid, signal.SIGKILL)  # dead at once, unlike by ray.kill(); Ray starts it again, empty
     one.note(here, (4, 5, 6))
     eventually(lambda: one.swap().given == 2, 120)
     eventually(lambda: other.swap().taken == 2, 120)
     assert forest.stats().rollouts == 2
-    assert cluster.get(cluster.get_actor(HUB_NAME).stats.remote()).turns == 1
+    assert cluster.get(cluster.get_actor(BROKER_NAME).stats.remote()).turns == 1
 
 
 @pytest.mark.release
@@ -111,11 +111,11 @@ class Replicas:
 
         self.ray = ray
         config = rollout_config(speculation={"min_probability": 0.0})
-        self.hub = start_hub(ExchangeSettings(homes=0))  # it lives as long as somebody holds it
+        self.broker = start_broker(SharingSettings(replicas_per_task=0))  # it lives as long as somebody holds it
         self.servers = [
             ray.remote(TurntreeServer)
             .options(name=server_name(rank), num_cpus=0, max_restarts=2, max_concurrency=100)
-            .remote(config, OmegaConf.create({"path": str(model)}), rank, None, ExchangeSettings(homes=0))
+            .remote(config, OmegaConf.create({"path": str(model)}), rank, None, SharingSettings(replicas_per_task=0))
             for rank in range(2)
         ]
         ray.get([server.ready.remote() for server in self.servers])
@@ -170,5 +170,5 @@ async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until
     await server.set_global_steps.remote(2, life)
     await soon(lambda: turns.routes.alive == [0, 1], 120)
     assert await asyncio.gather(*map(ask, states)) == said
-    # From the hub it has what it was told in its earlier life, and what the other one was.
+    # From the broker it has what it was told in its earlier life, and what the other one was.
     assert replicas.stored(victim) >= len(states)

@@ -39,9 +39,9 @@ def servers(tiny_model: Path, tmp_path: Path) -> Iterator[Servers]:
         server.engine.close()
 
 
-async def turn(server: TurntreeServer, seed: int, *, ahead_for: int = 0) -> Completion:
+async def turn(server: TurntreeServer, seed: int, *, precomputed_for: int = 0) -> Completion:
     state = DialogueState.from_tokens(PROMPT)
-    request = TurnRequest(PROMPT, Sampling(max_tokens=6, seed=seed), state=state, ahead_for=ahead_for)
+    request = TurnRequest(PROMPT, Sampling(max_tokens=6, seed=seed), state=state, precomputed_for=precomputed_for)
     life = await server.submit_turns("client", [NumberedRequest(seed, request)])
     (reply,) = await asyncio.wait_for(server.collect_turns("client", life), patience(30))
     assert reply.completion is not None, reply.error
@@ -53,7 +53,7 @@ async def saved(servers: Servers, **run: Any) -> TurntreeServer:
     server = servers.start(**run)
     await server.set_global_steps(0)
     await turn(server, 7)
-    await turn(server, 9, ahead_for=2)
+    await turn(server, 9, precomputed_for=2)
     await server.save_state(str(servers.folder(1)), 1)
     return server
 
@@ -74,7 +74,7 @@ async def test_a_resumed_server_promotes_what_was_made_ahead_before(servers: Ser
 
 
 async def test_a_resumed_server_replays_what_was_said_before(servers: Servers) -> None:
-    run = {"run_ahead": {}, "reuse": {"mode": "replay"}}
+    run = {"run_ahead": {}, "reuse": {"mode": "same_seed"}}
     unbroken, resumed = await saved(servers, **run), servers.start(**run)
     turns = [await next_step(server, 8) for server in (unbroken, resumed)]
     assert [set(turn.levels) for turn in turns] == [{"C"}] * 2
@@ -110,11 +110,11 @@ async def test_a_server_that_was_started_again_takes_no_turns_that_may_have_been
 async def test_nothing_is_made_ahead_where_it_is_off(servers: Servers) -> None:
     server = servers.start(run_ahead={})
     await server.set_global_steps(0)
-    assert (await turn(server, 9, ahead_for=2)).finish_reason is FinishReason.ABORT
+    assert (await turn(server, 9, precomputed_for=2)).finish_reason is FinishReason.ABORT
 
 
 async def test_seeds_of_later_steps_are_those_that_reuse_will_give(servers: Servers) -> None:
-    server = servers.start(reuse={"mode": "replay"})
+    server = servers.start(reuse={"mode": "same_seed"})
     await server.set_global_steps(0)
-    await turn(server, 9, ahead_for=2)
+    await turn(server, 9, precomputed_for=2)
     assert (await next_step(server, 9)).levels[0] == "B"

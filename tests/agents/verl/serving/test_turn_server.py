@@ -7,19 +7,19 @@ from recording_engine import RecordingEngine, a_turn
 
 from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
-from turntree.agents.guesses.config import ReuseConfig, ReuseMode, ValidationConfig
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import Replica, TurnServer
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.exchange.exchange import Swapped
-from turntree.spec_tree.exchange.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import Swapped
+from turntree.spec_tree.sharing.turn_batch import TurnBatch
 
 REPLICA = Replica(rank=0, seed=0, vocabulary=16, max_context=64)
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 
 
 class Stand:
-    """A store of drafts and an exchange with another replica, which has one turn to give."""
+    """A store of drafts and an sharing with another replica, which has one turn to give."""
 
     def __init__(self) -> None:
         self.given: list[TurnBatch] = []
@@ -43,7 +43,7 @@ class Stand:
 
 def server(engine: RecordingEngine, stand: Stand | None = None, run: RunSettings | None = None) -> TurnServer:
     wanted: Any = engine  # nothing is scored here
-    return TurnServer(wanted, run or RunSettings(), REPLICA, store=stand, exchange=stand)
+    return TurnServer(wanted, run or RunSettings(), REPLICA, store=stand, sharing=stand)
 
 
 async def noted(reason: FinishReason, state: DialogueState | None, *, reuse: bool = True) -> list[list[int]]:
@@ -85,7 +85,7 @@ async def test_what_the_engine_is_asked_reaches_it_unchanged() -> None:
 
 async def test_without_run_ahead_a_turn_for_a_later_step_is_refused_and_not_sampled() -> None:
     engine = RecordingEngine(a_turn(7))
-    turn = await server(engine).engine.generate(TurnRequest((1,), Sampling(seed=1), ahead_for=2))
+    turn = await server(engine).engine.generate(TurnRequest((1,), Sampling(seed=1), precomputed_for=2))
     assert turn.finish_reason is FinishReason.ABORT
     assert not engine.asked
 
@@ -116,17 +116,17 @@ async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int |
     assert turns.read_counters({}), "a seed counts again after a step without it"
 
 
-@pytest.mark.parametrize("past", [True, False])
-async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(past: bool) -> None:
+@pytest.mark.parametrize("has_imported", [True, False])
+async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(has_imported: bool) -> None:
     """A run with the seed of the one whose store it was given is drafted from its own noise. Control: without a word
     of it. What the tokens themselves tell is tested in either."""
     hit = DraftStats(tested=40, matched=40, expected=8.0, variance=6.4, surprise=9.0, entropy=9.0, entropy_variance=4.0)
     engine: Any = RecordingEngine(a_turn(7, draft=hit))
-    turns = TurnServer(engine, RunSettings(), REPLICA, past=past)
+    turns = TurnServer(engine, RunSettings(), REPLICA, has_imported=has_imported)
     await turns.engine.generate(TurnRequest((1,), Sampling(seed=1)))
     scores = turns.read_counters({})
     assert scores["exactness/exact_entropy_z"] == 0
-    assert (scores.get("exactness/exact_acceptance_z", 0) > ALARM) is not past
+    assert (scores.get("exactness/exact_acceptance_z", 0) > ALARM) is not has_imported
 
 
 @pytest.mark.parametrize("coupled", [True, False])
@@ -134,7 +134,7 @@ async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_train
     """Drafts of three steps, each with a turn of training and one of validation that has the same prompt, and the noise
     of the second step's turn of training."""
     engine = RecordingEngine(a_turn(1), a_turn(2), a_turn(3), a_turn(4), a_turn(5), a_turn(6))
-    run = RunSettings(reuse=ReuseConfig(mode=ReuseMode.REPLAY), validation=ValidationConfig(coupled=coupled))
+    run = RunSettings(reuse=ReuseConfig(mode=ReuseMode.SAME_SEED), validation=ValidationConfig(coupled=coupled))
     turns = server(engine, run=run)
     for step in (1, 2, 3):
         for sampling, reuse in ((Sampling(seed=step), True), (Sampling(seed=derive_seed(2, 1)), False)):

@@ -135,7 +135,7 @@ def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplo
     assert said in caplog.text
 
 
-def test_a_callers_guess_is_verified_first_and_teaches_nothing_about_the_stores_drafts():
+def test_a_callers_draft_is_verified_first_and_teaches_nothing_about_the_stores_drafts():
     assert run(drafter(), Request("a", params(10, **{DRAFT: SPEECH}))) == 2
     assert run(drafter(), Request("a")) > 2
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
@@ -175,13 +175,13 @@ def test_turns_that_were_aborted_unseen_end_when_all_rest() -> None:
     ("device", "settings", "width"),
     [("cpu", {}, 8), ("cuda", {}, 4), ("cuda", {"max_step_tokens": 3000}, 8), ("cpu", {"max_step_tokens": 400}, 2)],
 )
-@pytest.mark.parametrize("guessed", [False, True])
-def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, guessed):
+@pytest.mark.parametrize("turn_drafted", [False, True])
+def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, turn_drafted):
     """300 requests at a width of 8 are 2,400 tokens, above the 2,048 that an accelerator's pass may have."""
     drafts = drafter(SglangSettings(adaptive=False, min_probability=0.01, **settings), device=device)
-    if not guessed:
+    if not turn_drafted:
         for n in range(8):
             run(drafts, Request(f"a{n}"))
-    custom = {DRAFT: SPEECH} if guessed else {}
+    custom = {DRAFT: SPEECH} if turn_drafted else {}
     requests = [Request(f"b{n}", params(**custom)) for n in range(300)]
     assert drafts.propose(requests).width == width

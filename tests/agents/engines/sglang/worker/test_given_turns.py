@@ -9,7 +9,7 @@ from turntree.agents.engines.request_wire import MOST, request_entries
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.wire import OURS
 from turntree.agents.engines.sglang.worker.drafter import TreeDrafter
-from turntree.agents.engines.sglang.worker.served_request import judged_tokens
+from turntree.agents.engines.sglang.worker.served_request import reverified_tokens
 from turntree.spec_tree import DialogueState, SpecForest
 
 PROMPT, GUESS = [1, 2, 3], [10, 11, 12, 13, 14, 15]
@@ -17,10 +17,10 @@ STATE = DialogueState(exact=77, task="t")
 
 
 def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> Any:
-    """A judged request that has ended; with ``drawn`` ``None`` one that goes on after the guess."""
-    judged = drawn is not None
-    entries = {OURS: True, **request_entries(state=STATE, seed=1, given=len(GUESS), judged=judged)} | (
-        {MOST: most} if judged else {}
+    """A verified again request that has ended; with ``drawn`` ``None`` one that goes on after the draft."""
+    reverified = drawn is not None
+    entries = {OURS: True, **request_entries(state=STATE, seed=1, given=len(GUESS), reverified=reverified)} | (
+        {MOST: most} if reverified else {}
     )
     rows = {"input_top_logprobs_idx": [None, *([token, token] for token in drawn or ())]}
     values = {
@@ -46,12 +46,12 @@ def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> 
     ],
 )
 def test_a_judged_request_is_a_turn_if_its_tokens_end_it(drawn: list[int], most: int, turn: list[int]) -> None:
-    assert judged_tokens(request(drawn, most=most)) == turn
+    assert reverified_tokens(request(drawn, most=most)) == turn
 
 
 def test_two_most_probable_tokens_are_no_draw() -> None:
     others = request(GUESS, most=6, input_top_logprobs_idx=[None, *([token, 0] for token in GUESS)])
-    assert judged_tokens(others) == []
+    assert reverified_tokens(others) == []
 
 
 def learnt(*requests: Any, decoded: bool = False) -> tuple[int, int, int]:

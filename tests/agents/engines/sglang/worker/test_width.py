@@ -8,7 +8,7 @@ from draft_trees import draft_trees
 
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
-from turntree.agents.engines.sglang.worker.passes import PassesByWidth
+from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.agents.engines.sglang.worker.plugin import thin_graphs
 from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
 from turntree.agents.verl.memory.rollout import captured_sizes
@@ -115,7 +115,7 @@ def capture(runner: Runner, *, attn_backend: str, speculative_num_steps: int, sp
 
 def test_each_width_has_attention_and_graphs_of_its_own():
     runner = Runner("cuda", graphs=True)
-    passes = PassesByWidth(runner, (1, 4, 8), graphs=capture)
+    passes = BackendsByWidth(runner, (1, 4, 8), graphs=capture)
     for width in (4, 1, 8, 1):
         passes.use(width)
         assert (runner.attn_backend, runner.graph_runner) == (f"attention of {width}", f"graphs of {width}")
@@ -124,7 +124,7 @@ def test_each_width_has_attention_and_graphs_of_its_own():
 
 def test_the_server_keeps_its_own_width_also_where_a_capture_fails():
     runner = Runner("cuda", graphs=True)
-    PassesByWidth(runner, (1, 8), graphs=capture)
+    BackendsByWidth(runner, (1, 8), graphs=capture)
     unchanged = {"speculative_num_draft_tokens": 8, "speculative_num_steps": 7, "enable_lora": False}
     assert vars(runner.server_args) == unchanged
     assert (runner.attn_backend, runner.init_new_workspace) == ("attention of 8", False)
@@ -133,14 +133,14 @@ def test_the_server_keeps_its_own_width_also_where_a_capture_fails():
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        PassesByWidth(runner, (1, 8), graphs=fail)
+        BackendsByWidth(runner, (1, 8), graphs=fail)
     assert runner.server_args.speculative_num_draft_tokens == 8
 
 
 @pytest.mark.parametrize(("device", "attention"), [("cuda", "attention of 2"), ("cpu", "attention of 8")])
 def test_without_graphs_only_the_attention_changes_and_on_the_cpu_one_takes_any_width(device, attention):
     runner = Runner(device, graphs=False)
-    PassesByWidth(runner, (2, 8), graphs=capture).use(2)
+    BackendsByWidth(runner, (2, 8), graphs=capture).use(2)
     assert (runner.attn_backend, runner.graph_runner) == (attention, None)
 
 
@@ -149,7 +149,7 @@ def test_adapters_with_graphs_of_several_widths_are_refused():
     runner = Runner("cuda", graphs=True)
     runner.server_args.enable_lora = True
     with pytest.raises(RefusedSettings, match=r"enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
-        PassesByWidth(runner, (1, 8), graphs=capture)
+        BackendsByWidth(runner, (1, 8), graphs=capture)
     assert runner.attn_backend == "attention of 8"
 
 
@@ -159,15 +159,15 @@ def test_adapters_with_graphs_of_several_widths_are_refused():
 def test_adapters_go_with_one_width_or_without_graphs(widths, device, graphs):
     runner = Runner(device, graphs=graphs)
     runner.server_args.enable_lora = True
-    PassesByWidth(runner, widths, graphs=capture)
+    BackendsByWidth(runner, widths, graphs=capture)
 
 
 def test_a_batch_is_padded_by_graphs_alone():
     runner = Runner("cuda", graphs=True)
     runner.graph_runner = SimpleNamespace(max_bs=48)
-    assert PassesByWidth(runner, (8,)).most_rows == 48
-    assert PassesByWidth(Runner("cuda", graphs=False), (8,)).most_rows == 0
-    assert PassesByWidth(Runner("cpu", graphs=False), (8,)).most_rows == 0
+    assert BackendsByWidth(runner, (8,)).most_rows == 48
+    assert BackendsByWidth(Runner("cuda", graphs=False), (8,)).most_rows == 0
+    assert BackendsByWidth(Runner("cpu", graphs=False), (8,)).most_rows == 0
 
 
 @pytest.mark.parametrize("most", [128, 256, 512])
@@ -177,7 +177,7 @@ def test_two_widths_take_at_most_1_3_times_as_many_captures_as_an_engine_without
     thin_graphs(runner.server_args)
     captured = list(runner.server_args.cuda_graph_bs)  # SGLang's own, of the widest
     widths = SglangSettings().widths_within(9, device="cuda")
-    PassesByWidth(runner, widths, graphs=lambda made, **_: captured.extend(made.server_args.cuda_graph_bs))
+    BackendsByWidth(runner, widths, graphs=lambda made, **_: captured.extend(made.server_args.cuda_graph_bs))
     assert len(captured) <= 1.3 * captured_sizes(most)
     assert max(captured) == most
     many = server(most)._generate_cuda_graph_batch_sizes()

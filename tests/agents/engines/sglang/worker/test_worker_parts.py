@@ -46,7 +46,7 @@ def test_ngram_keeps_its_name_and_changes_its_worker_only_when_told(monkeypatch:
 def test_a_server_says_whether_it_judges_drafts(algorithm: str | None, whether: bool) -> None:
     from turntree.agents.engines.sglang.worker import plugin
 
-    assert plugin.judges(SimpleNamespace(speculative_algorithm=algorithm)) is whether
+    assert plugin.reverifies(SimpleNamespace(speculative_algorithm=algorithm)) is whether
 
 
 def test_upstream_still_leaves_a_padded_batchs_mask_and_keeps_one_graph_runners_adapters() -> None:

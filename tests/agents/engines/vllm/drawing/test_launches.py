@@ -81,11 +81,11 @@ def row_by_row(draws: Any, tokens: Any, drafts: Any, lengths: Any, logits: Any, 
     places = np.repeat(said, counts) + np.concatenate(steps)
     laws = logits[torch.from_numpy(nodes).to(DEVICE)]
     drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), places).cpu().tolist()
-    guesses, ends = drafts.cpu().tolist(), bonus.cpu().tolist()
+    turn_drafts, ends = drafts.cpu().tolist(), bonus.cpu().tolist()
     for row, count in zip(rows, counts, strict=True):
         mine, drawn = [*drawn[:count], *ends[row]], drawn[count:]
         met = 0
-        while met < count and mine[met] == guesses[begins[row] + met]:
+        while met < count and mine[met] == turn_drafts[begins[row] + met]:
             met += 1
         tokens[row] = placeholder
         tokens[row, : met + 1] = torch.tensor(mine[: met + 1], dtype=tokens.dtype, device=DEVICE)

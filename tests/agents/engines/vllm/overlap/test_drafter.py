@@ -12,7 +12,7 @@ from machine_speed import patience
 from vllm_runner import CONTEXT, END, parameters, vllm_config
 
 from turntree.agents.engines.request_wire import request_entries
-from turntree.agents.engines.vllm.overlap import contract
+from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.agents.engines.vllm.overlap import drafter as overlapped
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
@@ -53,7 +53,7 @@ class Runner:
         self.requests: dict[str, Any] = {}
         self.execute_model = self.sample_tokens = self._prepare_input_ids = self.take_draft_token_ids = print
         module = SimpleNamespace()
-        monkeypatch.setattr(contract, "_module", lambda: module)
+        monkeypatch.setattr(ngram_interface, "_module", lambda: module)
         config = vllm_config(DrafterSettings(adaptive=False, min_probability=0.0), DEPTH)
         config.scheduler_config.max_num_seqs = self.max_num_reqs
         self.drafter = OverlappedDrafter(config, torch.device("cpu"))

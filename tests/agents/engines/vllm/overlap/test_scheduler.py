@@ -129,7 +129,7 @@ def test_a_request_that_joins_with_one_token_left_has_none_yet(made: Made) -> No
         {"presence_penalty": 0.5},
         {"frequency_penalty": 0.5},
         {"repetition_penalty": 1.1},
-        {"extra_args": request_entries(given=2, judged=True)},
+        {"extra_args": request_entries(given=2, reverified=True)},
     ],
     ids=lambda asked: next(iter(asked)),
 )

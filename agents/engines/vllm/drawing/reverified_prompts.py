@@ -1,0 +1,111 @@
+"""Draws at the positions of a given turn, inside vLLM: a pass over a prompt judges the draft at its end.
+
+A verified again request (``request_wire``) asks for log-probabilities of its prompt. In their
+place it gets, at each position of its given tokens, the token that the request
+would have sampled there and that token's log-probability under the distribution
+that drew it; nothing else of the prompt is computed for it. The token after the
+given ones is the one that the request samples.
+
+One place of vLLM is changed, on the object: ``_get_prompt_logprobs_dict`` of the
+model runner, which vLLM calls after each pass with its hidden states. Checked with
+the versions of ``seeded_draws``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from turntree.agents.engines.request_wire import given_of, is_reverified, noise_seed
+from turntree.agents.engines.vllm.drawing.seeded_draws import constrained, draw
+
+_MARK = "turntree_reverified_prompts"
+
+
+def install(runner: Any) -> None:
+    """Let a model runner judge the prompts of verified again requests. Calling it again changes nothing.
+
+    Args:
+        runner: A ``GPUModelRunner`` of vLLM's V1 engine, or the CPU's.
+    """
+    original: Callable[..., dict[str, Any]] = runner._get_prompt_logprobs_dict
+    if getattr(original, _MARK, False):
+        return
+
+    @functools.wraps(original)
+    def prompt_logprobs(hidden: Tensor, scheduled: dict[str, int]) -> dict[str, Any]:
+        waiting: dict[str, int] = runner.num_prompt_logprobs
+        reverified = [name for name in waiting if is_reverified(runner.requests[name].sampling_params.extra_args)]
+        widths = {name: waiting.pop(name) for name in reverified}
+        found = original(hidden, scheduled)
+        for name, width in widths.items():
+            drawn = _judge(runner, name, hidden, scheduled.get(name, 0))
+            if drawn is None:
+                waiting[name] = width
+            else:
+                found[name] = drawn
+        return found
+
+    setattr(prompt_logprobs, _MARK, True)
+    runner._get_prompt_logprobs_dict = prompt_logprobs
+
+
+def installed(runner: Any) -> bool:
+    """Whether a model runner judges prompts."""
+    return bool(getattr(getattr(runner, "_get_prompt_logprobs_dict", None), _MARK, False))
+
+
+def _judge(runner: Any, name: str, hidden: Tensor, count: int) -> Any:
+    """vLLM's ``LogprobsTensors`` of a request whose prompt is read to its end, shape (given, 1); ``None`` before.
+
+    Args:
+        hidden: Hidden states of the pass, shape (tokens, width).
+    """
+    request = runner.requests[name]
+    entries, prompt = request.sampling_params.extra_args, len(request.prompt_token_ids)
+    given, start = given_of(entries), request.num_computed_tokens
+    tensors = importlib.import_module("vllm.v1.outputs").LogprobsTensors
+    drawn = request.in_progress_prompt_logprobs_cpu
+    if drawn is None:
+        drawn = request.in_progress_prompt_logprobs_cpu = tensors.empty_cpu(given, 1)
+    # The logits at a position draw the next token, and the last position's are sampled by vLLM.
+    first, last = max(start, prompt - given - 1), min(start + count, prompt - 1)
+    if first < last:
+        row = runner.input_batch.req_id_to_index[name]
+        begin = int(runner.query_start_loc.np[row]) - start
+        logits = runner.model.compute_logits(hidden[begin + first : begin + last])
+        places = slice(first - (prompt - given - 1), last - (prompt - given - 1))
+        tokens, logprobs = _draws(logits, request.sampling_params, noise_seed(entries) or 0, places)
+        drawn.logprob_token_ids[places, 0] = tokens.to("cpu", drawn.logprob_token_ids.dtype)
+        drawn.logprobs[places, 0] = logprobs.to("cpu", drawn.logprobs.dtype)
+        drawn.selected_token_ranks[places] = 0
+    if start + count < prompt:
+        return None
+    request.in_progress_prompt_logprobs_cpu = None
+    record = getattr(getattr(runner, "drafter", None), "record_given", None)
+    if record is not None:
+        record(name, drawn.logprob_token_ids[:, 0].tolist())
+    return drawn
+
+
+def _draws(logits: Tensor, parameters: Any, seed: int, places: slice) -> tuple[Tensor, Tensor]:
+    """The token drawn at each position, and its log-probability, shape (positions,).
+
+    Args:
+        logits: Shape (positions, vocabulary).
+        parameters: vLLM's ``SamplingParams``.
+    """
+    count, size = logits.shape
+    scaled = logits.float() / parameters.temperature
+    k = torch.full((count,), parameters.top_k, device=scaled.device) if 0 < parameters.top_k < size else None
+    p = torch.full((count,), parameters.top_p, device=scaled.device) if parameters.top_p < 1 else None
+    scaled = constrained(scaled, k, p)
+    seeds, positions = np.full(count, seed, np.uint64), np.arange(places.start, places.stop, dtype=np.int64)
+    tokens = draw(scaled, seeds, positions)
+    return tokens, scaled.log_softmax(-1, dtype=torch.float32).gather(1, tokens.long()[:, None])[:, 0]

@@ -1,0 +1,239 @@
+"""Turns precomputed for the next step in idle slots of the engine, as its drafts.
+
+A precomputed turn has the seed that its step will use; when the step requests it,
+the precomputed tokens are the draft that the current policy verifies in one pass
+(seeded replay). The output is what that seed samples under that policy, token for
+token. The policy was not trained on the turn, so it is level B.
+
+Invariant: a requested turn never waits for a precomputed one. A turn that loses
+its slot, to a requested one or to an update of the weights, keeps its tokens as
+the draft that it continues from.
+
+Not covered: sampling without a seed, which has no noise to precompute with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
+
+from turntree.agents.engines.reverified import shared
+from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
+from turntree.agents.turn_drafts.config import RunAheadConfig
+from turntree.agents.turn_drafts.idle_slots import IdleSlots
+from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
+from turntree.agents.turn_drafts.source import Drawn, TurnDraft, Source
+from turntree.agents.turn_drafts.turn_storage import storage_key
+from turntree.spec_tree.rules.level import Level
+
+
+class RunAheadEngine(Engine, Protocol):
+    """An engine that also takes turns for later steps (``TurnRequest.precomputed_for``)."""
+
+    async def abort_precomputed(self) -> object:
+        """End all precomputed turns with the tokens that they have."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunAheadStats:
+    """Counters since creation."""
+
+    turns: int = 0
+    """Precomputed turns begun."""
+    tokens: int = 0
+    """Tokens precomputed."""
+    offered: int = 0
+    """Precomputed tokens that were verified for their step."""
+    promoted: int = 0
+    """Precomputed tokens that became part of rollouts."""
+    wasted: int = 0
+    """Precomputed tokens that were rejected or never requested."""
+    preempted: int = 0
+    """Times that a precomputed turn gave its slot to a requested one."""
+    refused: int = 0
+    """Turns not promoted because the policy was trained on their noise."""
+
+
+class PrecomputedTurns(Source):
+    """Precomputes turns of later steps, and drafts them in their step; see the module's docstring.
+
+    Args:
+        stock: Turns precomputed before, from a snapshot.
+        slots: The engine's slots, where it does not bound precomputed turns itself.
+        noise: Seed of the noise of a turn that is requested with a seed when so many more steps are closed.
+    """
+
+    def __init__(
+        self,
+        engine: RunAheadEngine,
+        config: RunAheadConfig,
+        stock: PrecomputedStore | None = None,
+        *,
+        slots: IdleSlots | None = None,
+        noise: Callable[[int, int], int] | None = None,
+    ) -> None:
+        self.config = config
+        self.stock = PrecomputedStore(max_tokens=config.max_tokens) if stock is None else stock
+        self._engine = engine
+        self._slots = slots
+        self._noise = noise
+        self._stats = RunAheadStats()
+        self._step = self._closed = 0
+        self._spent = 0
+        self._going = True
+        self._asked = 0
+        self._changed = asyncio.Event()
+        self._running: dict[asyncio.Task[Completion], int] = {}
+        self._making: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
+
+    @property
+    def stats(self) -> RunAheadStats:
+        """Counters since creation."""
+        counts, own = self.stock.counts, self._stats
+        return replace(own, refused=counts.refused, wasted=own.offered - own.promoted + counts.dropped)
+
+    def counters(self) -> Mapping[str, float]:
+        """See ``Source``."""
+        return {f"run_ahead_{name}": value for name, value in asdict(self.stats).items()}
+
+    def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
+        """What was precomputed of a turn, if it may be promoted."""
+        seed = request.sampling.seed
+        made = None if seed is None else self.stock.take(storage_key(request.prompt_ids, request.sampling), seed)
+        return None if made is None else TurnDraft(source=self, tokens=made.tokens, level=Level.B, seed=seed)
+
+    def level(self, seed: int | None) -> Level | None:
+        """See ``Source``; noise with which something was precomputed has been used, at other prompts too."""
+        if seed is None or not self.stock.used(seed):
+            return None
+        return Level.C if seed in self.stock.trained else Level.B
+
+    def record(self, drawn: Drawn) -> None:
+        """See ``Source``."""
+        if drawn.seed is not None and drawn.request.reuse:
+            self.stock.show(drawn.seed)
+        turn_draft = drawn.from_source(self)
+        if turn_draft is not None:
+            self._stats.offered += len(turn_draft.tokens)
+            self._stats.promoted += drawn.kept
+
+    async def precompute(self, request: TurnRequest) -> Completion:
+        """Sample a turn for the later step that the request names.
+
+        Args:
+            request: The turn as that step will request it, the seed included.
+
+        Returns:
+            The turn; aborted, with the tokens that it has, if its step has begun or the budget is spent.
+
+        Raises:
+            ValueError: If there is no seed.
+        """
+        seed = request.sampling.seed
+        if seed is None:
+            raise ValueError("a turn is precomputed with the seed that its step will use; sampling.seed is None")
+        task = asyncio.current_task()
+        assert task is not None
+        if self._noise is not None:
+            # By then so many more steps are closed, each of which changes the noise of a seed.
+            seed = self._noise(seed, request.precomputed_for - 1 - self._closed)
+        request = replace(request, prompt_ids=tuple(request.prompt_ids), sampling=replace(request.sampling, seed=seed))
+        place = storage_key(request.prompt_ids, request.sampling), seed
+        if place in self._making:  # its caller has asked, left, and asked again
+            return await asyncio.shield(self._making[place])
+        made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._making[place], self._running[task] = made, request.precomputed_for
+        try:
+            made.set_result(await self._make(request, *place))
+        except Exception as error:
+            made.set_exception(error)
+        finally:
+            del self._running[task], self._making[place]
+        return await made
+
+    async def _make(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
+        step = request.precomputed_for
+        made = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        begun = False
+        while await self._may_continue(step):
+            kept = self.stock.peek(key, seed)
+            self.stock.use(seed, step)
+            self._stats.turns += not begun
+            begun = True
+            made = await self._ask(replace(request, draft=kept))
+            new = len(made.token_ids) - shared(kept, made.token_ids)
+            self._stats.tokens += new
+            self._spent += new
+            if made.finish_reason is not FinishReason.ABORT:
+                self.stock.put(key, seed, made.token_ids, step=step)
+                return made
+            if new:  # without new tokens, not all of the draft was verified
+                self.stock.put(key, seed, made.token_ids, step=step)
+            self._stats.preempted += self._going and step > self._step
+        return replace(made, finish_reason=FinishReason.ABORT)
+
+    async def _ask(self, request: TurnRequest) -> Completion:
+        self._asked += 1
+        try:
+            if self._slots is None:
+                return await self._engine.generate(request)
+            async with self._slots.idle() as admitted:
+                if not admitted:
+                    return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+                return await self._engine.generate(request)
+        finally:
+            self._asked -= 1
+            self._tell()
+
+    async def _may_continue(self, step: int) -> bool:
+        while step > self._step and not self._going:
+            await self._changed.wait()
+        return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
+
+    def _tell(self) -> None:
+        """Wake all that wait for a change."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def begin_step(self, step: int) -> None:
+        """Training step ``step`` is about to request its turns: nothing is precomputed for it any longer.
+
+        Returns once the turns being precomputed for it are in the stock.
+        """
+        self._step = max(step, self._step)
+        self._tell()
+        late = [task for task, wanted in self._running.items() if wanted <= self._step]
+        if late:
+            await self.abort()
+            await asyncio.wait(late)
+
+    @property
+    def going(self) -> bool:
+        """Whether turns are precomputed, not paused."""
+        return self._going
+
+    async def pause(self) -> None:
+        """Precompute nothing until ``resume``. Returns once the turns under way are in the stock."""
+        self._going = False
+        if self._asked:
+            await self.abort()
+        while self._asked:
+            await self._changed.wait()
+
+    def resume(self) -> None:
+        """Precompute turns again."""
+        self._going = True
+        self._tell()
+
+    async def abort(self) -> None:
+        """End all precomputed turns with the tokens that they have."""
+        await (self._engine if self._slots is None else self._slots).abort_precomputed()
+
+    def close_step(self, step: int, *, trained: bool = True) -> None:
+        """The policy was trained on the turns of training step ``step`` and those before."""
+        self._step, self._closed = max(step, self._step), step
+        self._spent = 0
+        self.stock.close_step(step)
+        self._tell()

@@ -1,0 +1,115 @@
+"""Comparison rules of each data set: which answers count as the same.
+
+A answer format never loosens a rule that a hack could use: it states the type of the gold
+answer and the tolerance that the data set grants, and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import StrEnum
+
+from turntree.rewards.errors import UnknownAnswerFormat
+
+
+class Kind(StrEnum):
+    """The type of a data set's answers."""
+
+    MATH = "math"
+    """Any LaTeX expression."""
+    INTEGER = "integer"
+    """One non-negative integer (AIME)."""
+    OPTION = "option"
+    """The letter of one choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFormat:
+    """The rules by which an answer is compared."""
+
+    name: str
+    """Name of the data set."""
+    kind: Kind = Kind.MATH
+    """Type of the answers."""
+    relative_tolerance: float = 0.0
+    """Accepted relative error of a single number; 0 asks for equality."""
+    absolute_tolerance: float = 0.0
+    """Accepted absolute error of a single number; 0 asks for equality."""
+    rounded: bool = False
+    """Whether a gold decimal is rounded, so that any answer which rounds to it is right."""
+    options: int = 26
+    """Number of choices, for ``Kind.OPTION``."""
+
+    def __post_init__(self) -> None:
+        for name in ("relative_tolerance", "absolute_tolerance"):
+            value = getattr(self, name)
+            if not 0 <= value < 1e6:
+                raise ValueError(f"{name} must be zero or a positive number, got {value!r}; leave it out for equality")
+        if not 1 <= self.options <= 26:
+            raise ValueError(f"options must lie in 1..26, got {self.options}")
+
+    @property
+    def needs_question(self) -> bool:
+        """Whether a copy of the question, such as ``7 + 5`` where 12 is asked for, is only known for one with it."""
+        return self.kind is Kind.MATH
+
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether a number may differ from the gold answer."""
+        return self.kind is Kind.MATH and (self.relative_tolerance > 0 or self.absolute_tolerance > 0 or self.rounded)
+
+
+EXACT = AnswerFormat(name="math")
+_ANSWER_FORMATS = {
+    answer_format.name: answer_format
+    for answer_format in (
+        EXACT,
+        AnswerFormat(name="gsm8k"),
+        AnswerFormat(name="dapo"),
+        AnswerFormat(name="amc"),
+        AnswerFormat(name="olympiadbench"),
+        AnswerFormat(name="minerva", rounded=True),
+        AnswerFormat(name="aime", kind=Kind.INTEGER),
+        AnswerFormat(name="mmlu-stem", kind=Kind.OPTION, options=4),
+    )
+}
+_ALIASES = {
+    "math500": "math",
+    "math-500": "math",
+    "hendrycks_math": "math",
+    "openai/gsm8k": "gsm8k",
+    "math_dapo": "dapo",
+    "dapo_17k": "dapo",
+    "aime24": "aime",
+    "aime25": "aime",
+    "minerva_math": "minerva",
+    "mmlu_stem": "mmlu-stem",
+    "mmlu": "mmlu-stem",
+}
+
+
+def answer_format_for(data_source: str) -> AnswerFormat:
+    """The answer format of a data set.
+
+    Args:
+        data_source: Name or a known alias, any case, for example ``math500`` or ``openai/gsm8k``.
+
+    Raises:
+        UnknownAnswerFormat: No data set has the name; the message lists the known ones.
+    """
+    key = data_source.strip().lower()
+    try:
+        return _ANSWER_FORMATS[_ALIASES.get(key, key)]
+    except KeyError:
+        known = sorted({*_ANSWER_FORMATS, *_ALIASES})
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}? Known" if near else "known"
+        raise UnknownAnswerFormat(
+            f"no answer format for data set {data_source!r}; {hint} are {', '.join(known)}, or pass a AnswerFormat"
+        ) from None
+
+
+def answer_formats() -> tuple[AnswerFormat, ...]:
+    """Every answer format that ships with the package."""
+    return tuple(_ANSWER_FORMATS.values())

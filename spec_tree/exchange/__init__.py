@@ -1,4 +1,0 @@
-"""Exchange of finished turns with other stores, through an ``Exchange``.
-
-Not here: Ray (``agents.verl.serving.hub``).
-"""
