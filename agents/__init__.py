@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from turntree.agents.episodes.record import EpisodeWriter, read_episodes, read_records
     from turntree.agents.episodes.token_view import TokenView
     from turntree.agents.evaluation.evaluate import Evaluation, evaluate
-    from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
-    from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.loop.rollout import rollout
     from turntree.agents.scoring.judging import judge_episodes
     from turntree.agents.scoring.policy_sample import policy_sample
     from turntree.agents.scoring.scorer import Scored, Scorer
+    from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+    from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 
 __all__ = [
     "Completion",

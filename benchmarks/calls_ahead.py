@@ -33,10 +33,10 @@ from transformers import AutoTokenizer
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead
 from turntree.envs import Limits, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator

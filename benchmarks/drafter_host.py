@@ -85,8 +85,8 @@ class Runner:
         from turntree.agents.engines.drafting import session
         from turntree.agents.engines.state_wire import KEY, to_wire
         from turntree.agents.engines.vllm.drafter import ForestDrafter
-        from turntree.agents.engines.vllm.overlap import ngram_interface
         from turntree.agents.engines.vllm.overlap import drafter as overlapped
+        from turntree.agents.engines.vllm.overlap import ngram_interface
         from turntree.agents.engines.vllm.settings import DrafterSettings
         from turntree.spec_tree import DialogueState, ForestConfig
 

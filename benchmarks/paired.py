@@ -30,7 +30,7 @@ from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.checkpoint import Checkpoint
 from turntree.agents.evaluation.evaluate import Playing
-from turntree.agents.evaluation.paired import compare, turn_drafts_of, independent_interval, mean_interval
+from turntree.agents.evaluation.paired import compare, independent_interval, mean_interval, turn_drafts_of
 from turntree.agents.evaluation.run import plan, play
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.files import json_value

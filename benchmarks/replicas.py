@@ -32,9 +32,9 @@ from turntree.agents.engines.routing import TaskRoutes, route_key
 from turntree.agents.verl.config.settings import SharingSettings
 from turntree.agents.verl.serving.turn_broker import TurnBroker
 from turntree.spec_tree import ForestConfig
-from turntree.spec_tree.sharing.turn_sharing import SharedTurns, Swapped
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_log import Cursor, News
+from turntree.spec_tree.sharing.turn_sharing import SharedTurns, Swapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,9 @@ def simulate(way: Way, *, replicas: int, tasks: int, samples: int, steps: int, s
     size = tasks * replicas * samples
     quota = ForestConfig().rollouts_per_state
     rng = random.Random(seed)
-    broker = None if way.replicas_per_task is None else _Broker(SharingSettings(replicas_per_task=way.replicas_per_task))
+    broker = (
+        None if way.replicas_per_task is None else _Broker(SharingSettings(replicas_per_task=way.replicas_per_task))
+    )
     members = [_Replica(rank, broker) for rank in range(replicas)]
     routes: TaskRoutes[int] = TaskRoutes(list(range(replicas)), slack=way.slack)
     row = Row(way=way.name, replicas=replicas)

@@ -34,11 +34,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from turntree.agents.engines.engine_choice import EngineChoice, EngineName, open_engine
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
-from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.envs import Limits, Message, Reply, Role
 from turntree.envs.math.arithmetic import Arithmetic
 

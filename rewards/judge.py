@@ -45,7 +45,9 @@ class Judge:
         self._cache_size = cache_size
         self._lock = threading.Lock()
 
-    def compare(self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | Future[Verdict]:
+    def compare(
+        self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = ""
+    ) -> Verdict | Future[Verdict]:
         """The verdict if it is available at once, else its future.
 
         Args:

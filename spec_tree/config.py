@@ -62,7 +62,9 @@ class ForestConfig:
         if not isinstance(self.tokenizer, str) or len(self.tokenizer) > _MOST_HASH:
             raise ValueError(f"ForestConfig.tokenizer must be a hash as text, got {self.tokenizer!r:.100}")
         if not isinstance(self.import_turns, str):
-            raise ValueError(f"ForestConfig.import_turns must be the path of a store or of a folder, got {self.import_turns!r:.100}")
+            raise ValueError(
+                f"ForestConfig.import_turns must be the path of a store or of a folder, got {self.import_turns!r:.100}"
+            )
         if self.threads > MOST_THREADS:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
 

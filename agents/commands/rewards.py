@@ -39,7 +39,9 @@ def score_command(
     fields = Fields(prediction=prediction, gold=gold)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingQuestion)  # the table has it
-        tallies = score_file(file, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format), fields)
+        tallies = score_file(
+            file, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format), fields
+        )
     rows = {source or "(none)": asdict(tally) for source, tally in tallies.items()}
     _show("data set", rows, target, as_json)
     if missing := sum(tally.without_question for tally in tallies.values()):

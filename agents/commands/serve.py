@@ -13,8 +13,8 @@ from turntree.agents.commands.options import (
     PolicyOptions,
     StoreOption,
     ToolFormatOption,
-    named_model,
     imported_turns,
+    named_model,
     takes,
 )
 from turntree.agents.engines.engine_choice import EngineName

@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 ALARM = 4.0
 """Absolute z-score above which a warning is logged: by chance once in 16,000 steps."""
-_GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "marginal"}
+_GROUPS = {Level.A: "exact", Level.B: "exact", Level.C: "trained_turns"}
 _EXPLANATIONS = {
     "exact": "rollouts may not follow the policy's distribution",
-    "marginal": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
+    "trained_turns": "expected to some degree of turns that the policy was trained on; compare with earlier steps",
 }
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from turntree.agents.engines.protocol import TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.evaluation.evaluate import Estimate, Evaluation, sampling_seed
-from turntree.agents.turn_drafts.source import TurnDraft, Source
+from turntree.agents.turn_drafts.source import Source, TurnDraft
 from turntree.spec_tree.rules.level import Level
 
 _QUANTILE = 0.975

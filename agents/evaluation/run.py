@@ -18,8 +18,8 @@ from turntree.agents.evaluation.file import EvalFile
 from turntree.agents.evaluation.paired import OtherPolicy
 from turntree.agents.evaluation.suite import EvalTask
 from turntree.agents.evaluation.table import EvalResult
-from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.turn_drafts.pipeline import DraftedTurns
 from turntree.envs.limits import Limits
 
 _ENDLESS = 20

@@ -21,9 +21,9 @@ from turntree.agents.engines.protocol import Completion, Sampling, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import UsageError
 from turntree.agents.loop.episode_driver import EpisodeDriver, StepOutcome
-from turntree.agents.loop.template_messages import tools_as_user
 from turntree.agents.loop.escaping import for_server
 from turntree.agents.loop.rollout import PlaysItself
+from turntree.agents.loop.template_messages import tools_as_user
 from turntree.agents.loop.tool_format import told_of_tools
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall

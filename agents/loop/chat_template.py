@@ -348,7 +348,9 @@ class ChatTemplate:
                 self.say("the chat template refuses some messages of tools; they go in as user messages", error)
         else:
             self.say("the chat template knows no tool role; tool answers go in as user messages")
-        return render(self._with_roles(template_messages.tools_as_user(template_messages.calls_as_text(given)), first=first))
+        return render(
+            self._with_roles(template_messages.tools_as_user(template_messages.calls_as_text(given)), first=first)
+        )
 
     def _with_roles(self, messages: template_messages.Messages, *, first: bool) -> template_messages.Messages:
         """The messages without those of roles that the template does not have where they stand."""

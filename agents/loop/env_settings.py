@@ -65,7 +65,9 @@ def _customer(settings: Mapping[str, Any]) -> ParticipantSettings | None:
     """What ``simulated_user`` describes; ``None`` if it is no mapping."""
     described = settings.get("simulated_user")
     if isinstance(described, str | int | float | list):
-        raise ValueError(f'simulated_user: expected keys with values, such as {{"base_url": "URL"}}, got {described!r:.60}')
+        raise ValueError(
+            f'simulated_user: expected keys with values, such as {{"base_url": "URL"}}, got {described!r:.60}'
+        )
     return read_settings(ParticipantSettings, described, "simulated_user") if isinstance(described, Mapping) else None
 
 
@@ -102,4 +104,6 @@ def opened(settings: ParticipantSettings) -> EngineSimulatedUser:
         MissingExtra: If the engine's packages are not installed.
     """
     participant, thread = opened_participant(settings)
-    return EngineSimulatedUser(participant, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds)
+    return EngineSimulatedUser(
+        participant, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds
+    )

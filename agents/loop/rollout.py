@@ -15,12 +15,12 @@ from turntree.agents.engines.protocol import Completion, Engine, FinishReason, S
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.errors import EngineAborted
-from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead, SpeculativeCalls
-from turntree.agents.loop.speculative_answers import SpeculativeAnswers
 from turntree.agents.loop.episode_driver import EpisodeDriver
 from turntree.agents.loop.renderer import Renderer
+from turntree.agents.loop.speculative_answers import SpeculativeAnswers
 from turntree.agents.loop.stored_episodes import StoredEpisodes
 from turntree.agents.loop.thinking_budget import within_budget
+from turntree.agents.loop.tool_calls_ahead import SpeculativeCalls, ToolCallsAhead
 from turntree.agents.loop.tool_format import follow_template, opening
 from turntree.envs.limits import Limits
 from turntree.envs.task import Task
@@ -94,7 +94,9 @@ async def rollout(
     if task is not None and index is not None:
         raise ValueError(f"give task or index, not both; got task {task.id!r} and index {index}")
     if tool_calls_ahead is not None and stored is None:
-        raise ValueError("tool_calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too")
+        raise ValueError(
+            "tool_calls_ahead makes calls of earlier episodes, got none; give stored=StoredEpisodes(), too"
+        )
     if isinstance(own := env.unwrapped, PlaysItself):
         return await own.play_episode(
             engine,

@@ -17,8 +17,8 @@ from collections.abc import Hashable
 from typing import Any
 
 from turntree.agents.episodes.dialogue import canonical_call
-from turntree.agents.loop.tool_calls_ahead import Ask, SpeculativeCalls, same_state
 from turntree.agents.loop.stored_episodes import StoredEpisode, StoredEpisodes, StoredStep, likely_calls, likely_steps
+from turntree.agents.loop.tool_calls_ahead import Ask, SpeculativeCalls, same_state
 
 
 class SpeculativeAnswers:
@@ -28,7 +28,9 @@ class SpeculativeAnswers:
         stored: Where the episode belongs; ``None`` makes nothing early, and keeps nothing.
     """
 
-    def __init__(self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: SpeculativeCalls) -> None:
+    def __init__(
+        self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: SpeculativeCalls
+    ) -> None:
         self._stored = stored if calls.forks or calls.pure else None
         self._calls = calls
         self._key = key

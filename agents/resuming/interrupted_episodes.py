@@ -20,7 +20,7 @@ from typing import Any
 
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.resuming.interrupted_turns import Seeds, reverify, longer, pause
+from turntree.agents.resuming.interrupted_turns import Seeds, longer, pause, reverify
 from turntree.agents.resuming.lost_turns import LostTurns
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_counts import ResumeCounts
@@ -139,7 +139,10 @@ class InterruptedEpisode:
         while self._asked and self.version != self._newest.version:
             old = [(asked, turn) for asked, turn in self._asked if turn.weights_version != self._newest.version]
             turns = await asyncio.gather(
-                *(reverify(self._engine, asked, turn.token_ids, self.counts, trained=self._trained) for asked, turn in old)
+                *(
+                    reverify(self._engine, asked, turn.token_ids, self.counts, trained=self._trained)
+                    for asked, turn in old
+                )
             )
             for (asked, before), turn in zip(old, turns, strict=True):
                 if _aborted(turn):

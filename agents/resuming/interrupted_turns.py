@@ -17,8 +17,8 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 
-from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest, derive_seed
+from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.splice import join
 from turntree.agents.resuming.lost_turns import LostTurns
 from turntree.agents.resuming.resume_config import OnResume

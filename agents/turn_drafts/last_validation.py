@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.engines.protocol import TurnRequest
-from turntree.agents.turn_drafts.source import Drawn, TurnDraft, Source
+from turntree.agents.turn_drafts.source import Drawn, Source, TurnDraft
 from turntree.spec_tree.rules.level import Level
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.monitors import Monitors
 from turntree.agents.engines.protocol import (
@@ -31,10 +30,11 @@ from turntree.agents.engines.protocol import (
     TurnRequest,
     derive_seed,
 )
+from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.splice import join, narrowed
-from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, score_key, turn_key
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
-from turntree.agents.turn_drafts.source import Drawn, TurnDraft, DraftedRequest, Source
+from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, score_key, turn_key
+from turntree.agents.turn_drafts.source import DraftedRequest, Drawn, Source, TurnDraft
 from turntree.agents.turn_drafts.turn_storage import within
 from turntree.agents.turn_drafts.turn_verification import verify
 from turntree.spec_tree import DialogueState
@@ -99,7 +99,9 @@ class DraftedTurns:
         if completion.top is not None and drawn.request.sampling.top_logprobs != request.sampling.top_logprobs:
             completion = replace(completion, top=narrowed(completion.top, request.sampling.top_logprobs))
         if counts:
-            self.monitors.add([replace(completion, draft=completion.draft.untested()) if self._has_imported else completion])
+            self.monitors.add(
+                [replace(completion, draft=completion.draft.untested()) if self._has_imported else completion]
+            )
         self.count(len(request.prompt_ids), len(completion.token_ids), completion.cached_tokens, completion.draft)
         if self._note is not None and not drawn.aborted and request.reuse and request.state is not None:
             self._note(request.state, completion.token_ids)
@@ -157,7 +159,9 @@ class DraftedTurns:
         return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
 
     async def _drawn(self, request: TurnRequest) -> Drawn:
-        turn_draft = next((turn_draft for source in self._sources if (turn_draft := source.turn_draft(request)) is not None), None)
+        turn_draft = next(
+            (turn_draft for source in self._sources if (turn_draft := source.turn_draft(request)) is not None), None
+        )
         if turn_draft is None:
             return await self._sampled(request)
         begun = 0
@@ -200,7 +204,9 @@ class DraftedTurns:
         assert turn_draft.most is not None
         prompt, sampling = tuple(request.prompt_ids), request.sampling
         early = self._early.has(score_key(prompt, turn_draft.tokens, sampling, turn_draft.rule.top))
-        verified = await verify(self, prompt, turn_draft.stored, turn_draft.tokens, sampling, turn_draft.rule, turn_draft.level)
+        verified = await verify(
+            self, prompt, turn_draft.stored, turn_draft.tokens, sampling, turn_draft.rule, turn_draft.level
+        )
         head = verified.head
         if head.token_ids[-1] in sampling.stop_token_ids:
             done = replace(head, finish_reason=FinishReason.STOP)

@@ -19,12 +19,12 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from turntree.agents.engines.reverified import shared
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, TurnRequest
+from turntree.agents.engines.reverified import shared
 from turntree.agents.turn_drafts.config import RunAheadConfig
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
-from turntree.agents.turn_drafts.source import Drawn, TurnDraft, Source
+from turntree.agents.turn_drafts.source import Drawn, Source, TurnDraft
 from turntree.agents.turn_drafts.turn_storage import storage_key
 from turntree.spec_tree.rules.level import Level
 

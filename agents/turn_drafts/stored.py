@@ -34,7 +34,7 @@ import numpy as np
 from turntree.agents.engines.protocol import Sampling, TurnRequest, derive_seed
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
 from turntree.agents.turn_drafts.later_prompts import LaterPrompts
-from turntree.agents.turn_drafts.source import Drawn, TurnDraft, DraftedRequest, Source
+from turntree.agents.turn_drafts.source import DraftedRequest, Drawn, Source, TurnDraft
 from turntree.agents.turn_drafts.turn_storage import offer, storage_key, stored_turn, within
 from turntree.agents.turn_drafts.turn_verification import RatioRule
 from turntree.spec_tree import DialogueState
@@ -129,7 +129,9 @@ class StoredTurns(Source):
         if replayed is None:
             return None
         level = Level.D if self.config.mode is ReuseMode.SPEC_RL else replayed.level
-        turn_draft = self._turn_draft_of(replayed.turn, request.sampling, level, coins=derive_seed(base, 3, replayed.number))
+        turn_draft = self._turn_draft_of(
+            replayed.turn, request.sampling, level, coins=derive_seed(base, 3, replayed.number)
+        )
         if self._dialogue(request) is None:
             return turn_draft
         return replace(turn_draft, later=tuple(self._later(request, replayed.turn)))
@@ -142,7 +144,9 @@ class StoredTurns(Source):
             state = within(request.state, prompt)
             # Nothing is drawn by coins early: an early pass of the ratio rule only scores.
             turn_draft = self._turn_draft_of(stored, sampling, Level.C, coins=0)
-            return DraftedRequest(replace(request, prompt_ids=prompt, sampling=sampling, state=state, draft=()), turn_draft)
+            return DraftedRequest(
+                replace(request, prompt_ids=prompt, sampling=sampling, state=state, draft=()), turn_draft
+            )
 
         def waiting(prompt: tuple[int, ...]) -> list[StoredTurn]:
             return list(self.ledger.waiting(_key(request, prompt)))
@@ -173,7 +177,9 @@ class StoredTurns(Source):
             self.stats.early += drawn.begun
             self.stats.early_used += drawn.early
         if (dialogue := self._dialogue(drawn.request)) is not None:
-            expected = turn_draft.stored.tokens.tolist() if turn_draft is not None and turn_draft.stored is not None else ()
+            expected = (
+                turn_draft.stored.tokens.tolist() if turn_draft is not None and turn_draft.stored is not None else ()
+            )
             sampled = drawn.completion.token_ids
             self._later_prompts.end(tuple(drawn.request.prompt_ids), sampled, expected, dialogue)
         self._store(drawn)

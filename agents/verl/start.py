@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.errors import AgentError
-from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.loop.rollout import PlaysItself
 from turntree.agents.scoring.scorer import ANSWER
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.asynchronous import SEPARATE
 from turntree.agents.verl.config.compose import Composition, compose, verl_defaults
 from turntree.agents.verl.config.sections import ConfigError, plain
@@ -150,7 +150,9 @@ def _check_run_ahead(settings: TrainSettings) -> None:
     with closing(make_env(settings.env, settings.env_kwargs)) as env:
         plays_itself = isinstance(env, PlaysItself)
     if plays_itself:
-        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead")
+        raise ConfigError(
+            f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead"
+        )
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:

@@ -10,9 +10,9 @@ from turntree.envs.service.airline import AirlineDesk
 from turntree.envs.service.airline_policy import AIRLINE_POLICY
 from turntree.envs.service.airline_tasks import airline_task
 from turntree.envs.service.airline_world import airline
-from turntree.envs.service.simulated_user import SimulatedUser
 from turntree.envs.service.database import Database
 from turntree.envs.service.service import Service
+from turntree.envs.service.simulated_user import SimulatedUser
 from turntree.envs.task import Task
 
 

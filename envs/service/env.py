@@ -15,12 +15,12 @@ from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall
-from turntree.envs.service.simulated_user import SimulatedUser
 from turntree.envs.service.database import Database, read_tables
 from turntree.envs.service.desk import Desk
 from turntree.envs.service.retail import TABLES as RETAIL_TABLES
 from turntree.envs.service.retail import RetailDesk
 from turntree.envs.service.service import Service
+from turntree.envs.service.simulated_user import SimulatedUser
 from turntree.envs.service.tau_airline import TABLES as AIRLINE_TABLES
 from turntree.envs.service.tau_airline import TauAirlineDesk
 from turntree.envs.task import Task
@@ -38,7 +38,12 @@ class TauService(Service):
     default_limits = Limits(max_turns=40)
 
     def __init__(
-        self, *, data: str | Path | None = None, split: str = "test", simulated_user: SimulatedUser | None = None, **kwargs: Any
+        self,
+        *,
+        data: str | Path | None = None,
+        split: str = "test",
+        simulated_user: SimulatedUser | None = None,
+        **kwargs: Any,
     ) -> None:
         """Read the database and the tasks.
 

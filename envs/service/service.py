@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from turntree.envs.env import Env
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
-from turntree.envs.service.simulated_user import SimulatedUser, ScriptedUser
 from turntree.envs.service.desk import Desk, worked
+from turntree.envs.service.simulated_user import ScriptedUser, SimulatedUser
 from turntree.envs.service.told import refused, told
 from turntree.envs.task import Task
 

@@ -95,7 +95,9 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: Ans
     if any(is_second_answer(unit, beside=" ".join(beside), question=question) for unit in units):
         return _suspect(flags.CANDIDATES)
     value = ours.terms[-1] if isinstance(ours, Rel) else ours
-    if answer_format.kind is Kind.INTEGER and not isinstance(value.value if isinstance(value, Quantity) else value, Num):
+    if answer_format.kind is Kind.INTEGER and not isinstance(
+        value.value if isinstance(value, Quantity) else value, Num
+    ):
         return _suspect(flags.RESTATED)
     if question and (lacks_form(question, right, ours) or contradicts(question, ours)):
         return _suspect(flags.RESTATED)

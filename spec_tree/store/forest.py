@@ -29,7 +29,6 @@ from turntree.spec_tree.kernels.weights import first_weights
 from turntree.spec_tree.state import DialogueState
 from turntree.spec_tree.stats import ForestStats
 from turntree.spec_tree.store.chains import COUNT, Chains, Proposals, go_on, help_out
-from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.live_table import (
     LiveTable,
     Tokens,
@@ -42,6 +41,7 @@ from turntree.spec_tree.store.live_table import (
 from turntree.spec_tree.store.prefix_tree import TreeNode
 from turntree.spec_tree.store.proposal import MOST_NODES, ROWS_OF_A_THREAD, own_work, pool, propose, shortened
 from turntree.spec_tree.store.retention import RetentionPolicy
+from turntree.spec_tree.store.serialised_turns import collect, restore
 from turntree.spec_tree.store.snapshot import Snapshot, read_imported, read_snapshot, write_snapshot
 
 _TOGETHER = 4
@@ -88,7 +88,9 @@ class SpecForest:
         self.live_table = LiveTable(self.config)
         """The live turns; for checks and measurements only."""
         if self.config.import_turns:
-            self.rollouts.add_imported(read_imported(Path(self.config.import_turns), self.config), self.live_table.turns)
+            self.rollouts.add_imported(
+                read_imported(Path(self.config.import_turns), self.config), self.live_table.turns
+            )
 
     @property
     def sources(self) -> DraftSources:

@@ -48,7 +48,8 @@ async def turns_of(one: LocalEngine | RunAhead, seed: int) -> list[Completion]:
 def made_ahead(run_ahead: RunAhead, seed: int) -> list[asyncio.Task[Completion]]:
     """The same, begun ahead of the next step."""
     asked = [
-        run_ahead.precompute(TurnRequest(prompt, sampling(seed + i), precomputed_for=2)) for i, prompt in enumerate(PROMPTS)
+        run_ahead.precompute(TurnRequest(prompt, sampling(seed + i), precomputed_for=2))
+        for i, prompt in enumerate(PROMPTS)
     ]
     return [asyncio.create_task(turn) for turn in asked]
 

@@ -10,8 +10,8 @@ from turntree.rewards import (
     MissingQuestion,
     Status,
     UnknownAnswerFormat,
-    ascore_batch,
     answer_format_for,
+    ascore_batch,
     score,
     score_batch,
 )

@@ -312,7 +312,9 @@ class OwnEngineChecks(EngineChecks):
         assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"
 
     async def test_exact_reuse_begins_a_turn_with_an_earlier_one(self, engine: Any, policy: PolicyLaw) -> None:
-        reuse = PrefixReuse(engine, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=32), vocabulary=engine.vocabulary, seed=1)
+        reuse = PrefixReuse(
+            engine, ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=32), vocabulary=engine.vocabulary, seed=1
+        )
         prompts = [(*PROMPT, n) for n in range(4)]
         for _ in range(2):
             turns = await asyncio.gather(

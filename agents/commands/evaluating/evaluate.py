@@ -15,8 +15,8 @@ from turntree.agents.commands.options import (
     NamedModel,
     StoreOption,
     TaskOptions,
-    named_models,
     imported_turns,
+    named_models,
     takes,
 )
 from turntree.agents.commands.rewards import AnswerFormatOption, RewardOption
@@ -323,7 +323,11 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
             by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
         else:
             by = {"dtype": policy.choice.precision}
-        by |= {"reward": sorted(options.reward or ()), "answer_format": options.answer_format, **options.renderer_options()}
+        by |= {
+            "reward": sorted(options.reward or ()),
+            "answer_format": options.answer_format,
+            **options.renderer_options(),
+        }
         guesses: list[Any] = [None] * count
         readers = [
             one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None

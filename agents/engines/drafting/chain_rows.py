@@ -220,7 +220,9 @@ class ChainRows:
         turn_drafted = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         least, nodes = allowed if allowed is not None and asks else (1.0, 0)
         widest = _NO_ENDS if widths is None else widths
-        self._advance(due, slots, least, Proposals(drafts, counts, widest, turn_drafted, nodes, self._nodes, self._space))
+        self._advance(
+            due, slots, least, Proposals(drafts, counts, widest, turn_drafted, nodes, self._nodes, self._space)
+        )
         self._asked = self._live if allowed is not None else 0
         if asks:
             self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
@@ -274,7 +276,10 @@ class ChainRows:
         records = self._chains.records
         if not records["turn_drafted"][slots].any():
             return []
-        begins, ends = (records["turn_draft"] + records["committed"])[slots], (records["turn_draft"] + records["turn_drafted"])[slots]
+        begins, ends = (
+            (records["turn_draft"] + records["committed"])[slots],
+            (records["turn_draft"] + records["turn_drafted"])[slots],
+        )
         spans = zip(begins.tolist(), np.minimum(begins + most, ends).tolist(), strict=True)
         return [self._chains.turn_drafts[begin:end].tolist() for begin, end in spans]
 

@@ -155,7 +155,12 @@ class LocalEngine:
         if not given and not top:
             return Scores(logprobs=(), weights_version=self._core.version)
         done = await self._run(
-            prompt=prompt, sampling=sampling, state=DialogueState.from_tokens(prompt), seed=0, turn_draft=given, scoring=True
+            prompt=prompt,
+            sampling=sampling,
+            state=DialogueState.from_tokens(prompt),
+            seed=0,
+            turn_draft=given,
+            scoring=True,
         )
         if done.finish is FinishReason.ABORT:
             raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")

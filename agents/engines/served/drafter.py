@@ -10,8 +10,8 @@ from typing import Any
 
 from turntree.agents.engines.drafting.chain_rows import ChainRows, ChainTurn
 from turntree.agents.engines.drafting.session import DraftCounts, DraftingSession
+from turntree.agents.engines.request_wire import given_of, reverified_most, turn_draft_of, turn_state
 from turntree.agents.engines.reverified import ended_turn
-from turntree.agents.engines.request_wire import given_of, turn_draft_of, reverified_most, turn_state
 from turntree.spec_tree import SpecForest
 
 _ANY = 1 << 31

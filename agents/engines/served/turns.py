@@ -9,8 +9,8 @@ from itertools import takewhile
 from typing import Any, Self
 from uuid import uuid4
 
-from turntree.agents.engines.reverified import reverifiable, replay
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
+from turntree.agents.engines.reverified import replay, reverifiable
 from turntree.agents.engines.served.dialect import Dialect
 from turntree.agents.engines.served.precomputed import PrecomputedRequests
 from turntree.agents.engines.served.prompt_check import checked_prompt
@@ -115,7 +115,9 @@ class ServedTurns(PrecomputedRequests, ABC):
         return replace(request, prompt_ids=prompt, draft=draft, sampling=sampling)
 
     async def _can_reverify(self, sampling: Sampling) -> bool:
-        if self.max_context is None or not self._dialect.reverifies(sampling):  # a prompt with the draft may be too long
+        if self.max_context is None or not self._dialect.reverifies(
+            sampling
+        ):  # a prompt with the draft may be too long
             return False
         if self._judging is None:
             self._judging = await self._judges()

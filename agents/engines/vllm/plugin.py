@@ -13,7 +13,7 @@ import logging
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
-from turntree.agents.engines.vllm.drawing import reverified_prompts, model_runner, seeded_draws
+from turntree.agents.engines.vllm.drawing import model_runner, reverified_prompts, seeded_draws
 from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.agents.engines.vllm.overlap.arguments import is_ours
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter

@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.groups import SYNC
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import PlaySettings, TrainSettings

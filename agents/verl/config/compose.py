@@ -290,7 +290,9 @@ def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
 
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
     if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:
-        raise ConfigError("turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one")
+        raise ConfigError(
+            "turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one"
+        )
     model = config.actor_rollout_ref.model
     try:
         past = given_store(settings.import_turns, tokenizer_hash(str(model.tokenizer_path or model.path)))

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
-from turntree.agents.turn_drafts.config import ToolCallsAheadConfig, ReuseConfig, ReuseMode, RunAheadConfig, ValidationConfig
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
+from turntree.agents.turn_drafts.config import (
+    ReuseConfig,
+    ReuseMode,
+    RunAheadConfig,
+    ToolCallsAheadConfig,
+    ValidationConfig,
+)
 from turntree.agents.verl.config.sections import ConfigError, from_mapping
 from turntree.rewards import RewardError, answer_format_for
 from turntree.spec_tree import ForestConfig
@@ -39,7 +45,9 @@ class SharingSettings:
         if self.max_bytes < 1 or self.max_tokens < 1:
             raise ValueError(f"max_bytes and max_tokens must be positive, got {self.max_bytes} and {self.max_tokens}")
         if self.replicas_per_task < 0:
-            raise ValueError(f"replicas_per_task must not be negative (0 fetches all turns), got {self.replicas_per_task}")
+            raise ValueError(
+                f"replicas_per_task must not be negative (0 fetches all turns), got {self.replicas_per_task}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

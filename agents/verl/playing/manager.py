@@ -275,7 +275,9 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         group = _Group(prompt, outputs, validate)
         if self._on_resume is OnResume.EPISODE and not validate:
             version = self._player.version_of(group.uid)
-            group.reverified(version, before=self._interrupted_group.end(group.uid, EndedGroup(prompt, group.keys, version)))
+            group.reverified(
+                version, before=self._interrupted_group.end(group.uid, EndedGroup(prompt, group.keys, version))
+            )
         self._outbox.append(group)
         if self._carrier is None or (self._carrier.done() and self._carrier.exception() is None):
             self._carrier = asyncio.create_task(self._hand_over())

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from turntree.agents.engines.protocol import Completion, Engine, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.failures import FailureKind, failure_kind
-from turntree.agents.turn_drafts.config import ReuseMode
-from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead, Credit
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.loop.tool_calls_ahead import Credit, ToolCallsAhead
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.scoring.judging import judge_episodes
+from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.episodes.dataset import token_bounds
@@ -175,7 +175,9 @@ class EpisodePlayer:
         """Version of the weights that a group which has ended is of, or may be trained on as it is."""
         resuming = self.resuming
         assert resuming is not None
-        plays = (one.resumed.interrupted for one in self._waiting.get(name, ()) if one.resumed and not one.episode.masked)
+        plays = (
+            one.resumed.interrupted for one in self._waiting.get(name, ()) if one.resumed and not one.episode.masked
+        )
         return min((one.version for one in plays if one is not None), default=resuming.newest.version)
 
     def trained_on(self, name: Any) -> None:

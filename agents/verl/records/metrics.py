@@ -63,7 +63,10 @@ EPISODE_METRICS = _several(
         ("tool_calls_ahead_made", "tool calls that were made before their turn had ended"),
         ("tool_calls_ahead_used", "those whose result was used"),
         ("tool_calls_ahead_wasted", "those that were thrown away, as the turn or the state came out otherwise"),
-        ("tool_calls_ahead_saved_seconds", "how long the used ones had run when their turn ended, summed over episodes"),
+        (
+            "tool_calls_ahead_saved_seconds",
+            "how long the used ones had run when their turn ended, summed over episodes",
+        ),
     ]
 )
 CALL_COUNTS = ("made", "used", "wasted", "saved_seconds")

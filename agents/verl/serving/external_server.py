@@ -20,7 +20,6 @@ from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.turn_broker import BrokerClient, SharingReplica, broker_runs
 from turntree.agents.verl.serving.restarts import (
     RESTARTS,
     ServerLife,
@@ -30,6 +29,7 @@ from turntree.agents.verl.serving.restarts import (
     is_restarted,
     retry_after_restart,
 )
+from turntree.agents.verl.serving.turn_broker import BrokerClient, SharingReplica, broker_runs
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 
 _OF_TURNS = ("requests", "prompt_tokens", "cached_tokens", "tokens", "verify_steps", "drafted", "accepted")

@@ -10,9 +10,9 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica
 
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.names import REPLICA_SIZES, server_name
-from turntree.agents.verl.serving.turn_broker import SharingReplica
 from turntree.agents.verl.serving.restarts import RESTARTS, held
 from turntree.agents.verl.serving.server import TurntreeServer
+from turntree.agents.verl.serving.turn_broker import SharingReplica
 
 
 class TurntreeReplica(SharingReplica, RolloutReplica):

@@ -23,9 +23,9 @@ from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
 from turntree.agents.engines.protocol import TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.sections import ConfigError, plain
-from turntree.agents.verl.config.settings import EngineSettings, SharingSettings, RunSettings
-from turntree.agents.verl.serving.turn_broker import BrokerClient
+from turntree.agents.verl.config.settings import EngineSettings, RunSettings, SharingSettings
 from turntree.agents.verl.serving.restarts import ServerLife, ask_for_weights, retry_after_restart
+from turntree.agents.verl.serving.turn_broker import BrokerClient
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.agents.verl.serving.turn_server import Replica, ServingTurns, TurnServer
 from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
@@ -102,7 +102,9 @@ class TurntreeServer(ServingTurns):
             restarted=self._life.restarted,
         )
         broker = None if sharing is None else BrokerClient(replica_rank)
-        self._turns = TurnServer(self.engine, run, replica, store=store, sharing=broker, has_imported=bool(settings.forest.import_turns))
+        self._turns = TurnServer(
+            self.engine, run, replica, store=store, sharing=broker, has_imported=bool(settings.forest.import_turns)
+        )
         self._running = asyncio.Event()
         self._running.set()
         self._rejecting = self._reopens = False

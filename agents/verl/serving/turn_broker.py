@@ -22,9 +22,9 @@ from turntree.agents.engines.routing import preference, route_key
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings, SharingSettings
 from turntree.agents.verl.records.phases import note_phase
-from turntree.spec_tree.sharing.turn_sharing import SharingFailed, Swapped
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_log import Cursor, News, TurnLog
+from turntree.spec_tree.sharing.turn_sharing import SharingFailed, Swapped
 
 BROKER_NAME = "turntree_broker"
 """Name of the actor, one per run."""
@@ -59,7 +59,9 @@ class TurnBroker:
         self._log = TurnLog(settings.max_bytes)
         self._members: tuple[int, ...] = ()
         self._owners: WeakKeyDictionary[TurnBatch, NDArray[np.int64]] = WeakKeyDictionary()
-        self._owners_of_key = lru_cache(_TASKS)(lambda key: preference(key, self._members)[: settings.replicas_per_task])
+        self._owners_of_key = lru_cache(_TASKS)(
+            lambda key: preference(key, self._members)[: settings.replicas_per_task]
+        )
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:

@@ -20,7 +20,7 @@ from turntree.agents.turn_drafts.config import ReuseMode
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.turn_drafts.last_validation import LastValidation
 from turntree.agents.turn_drafts.pipeline import DraftedTurns
-from turntree.agents.turn_drafts.precomputed import RunAheadEngine, PrecomputedTurns
+from turntree.agents.turn_drafts.precomputed import PrecomputedTurns, RunAheadEngine
 from turntree.agents.turn_drafts.stored import StoredTurns
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.records.checkpoint_state import Saved, ServerState, checkpoint_folder, state_folder
@@ -28,7 +28,7 @@ from turntree.agents.verl.records.step_counters import StepCounters
 from turntree.agents.verl.serving.restarts import ServerLife, retry_after_restart
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest, TurnBatchServer, TurnReply
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.sharing.turn_sharing import TurnSharing, SharedTurns, SwapCounts
+from turntree.spec_tree.sharing.turn_sharing import SharedTurns, SwapCounts, TurnSharing
 
 logger = logging.getLogger(__name__)
 

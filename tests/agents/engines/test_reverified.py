@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from turntree.agents.engines.reverified import ended_turn, reverifiable, replay, usable
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
+from turntree.agents.engines.reverified import ended_turn, replay, reverifiable, usable
 from turntree.agents.engines.served.turns import ServedTurns
 
 TURN = (3, 1, 4, 1, 5, 9, 2, 6)

@@ -8,19 +8,19 @@ from tables import table
 from turntree.agents.engines.request_wire import (
     DRAFT,
     GIVEN,
-    REVERIFIED,
     MOST,
+    REVERIFIED,
     SEED,
     draft_of,
     flat,
     given_of,
-    turn_draft_of,
     is_reverified,
-    reverified_most,
     noise_seed,
     request_entries,
+    reverified_most,
     seed_of,
     state_of,
+    turn_draft_of,
     turn_state,
 )
 from turntree.agents.engines.sglang.wire import OURS, is_ours

@@ -18,9 +18,9 @@ from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.environments import env_maker
 from turntree.agents.loop.engine_user import LEAVE, EngineSimulatedUser, as_heard
 from turntree.agents.loop.env_settings import opened
+from turntree.agents.loop.participants import EngineParticipant, Said
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.loop.participants import EngineParticipant, Said
 from turntree.agents.verl.config.env_keys import check_env
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.dataset import make_env
@@ -70,9 +70,13 @@ def test_a_simulated_user_hears_the_agent_and_says_its_own_words_and_no_tool() -
     ]
 
 
-def test_a_dialogue_goes_on_until_the_simulated_user_leaves(renderer: Renderer, thread: EventThread, shop: Path) -> None:
+def test_a_dialogue_goes_on_until_the_simulated_user_leaves(
+    renderer: Renderer, thread: EventThread, shop: Path
+) -> None:
     engine = listener(renderer, "My mug is broken.", "Number 1.", f"Thanks. {LEAVE}")
-    env = RetailService(data=shop, simulated_user=EngineSimulatedUser(EngineParticipant(engine, renderer), thread), system_prompt="")
+    env = RetailService(
+        data=shop, simulated_user=EngineSimulatedUser(EngineParticipant(engine, renderer), thread), system_prompt=""
+    )
     opening, info = env.reset(options={"index": 0})
     assert opening == "My mug is broken."
     assert info["messages"] == [{"role": "user", "content": "My mug is broken."}]

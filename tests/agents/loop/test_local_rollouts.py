@@ -12,9 +12,9 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode, StopReason
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.evaluation.evaluate import evaluate
+from turntree.agents.loop.renderer import Renderer
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
 from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
-from turntree.agents.loop.renderer import Renderer
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 
 SAMPLING = Sampling(temperature=0.7)

@@ -12,12 +12,12 @@ from turntree.agents.engines.local import LocalEngine, LocalEngineConfig
 from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
-from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
-from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
-from turntree.agents.loop import tool_calls_ahead, speculative_answers
+from turntree.agents.loop import speculative_answers, tool_calls_ahead
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes, StoredStep
+from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
+from turntree.agents.turn_drafts.prefix_reuse import PrefixReuse
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 from turntree.envs.errors import SnapshotError
 

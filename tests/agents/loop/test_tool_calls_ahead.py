@@ -18,10 +18,10 @@ from turntree.agents.engines.protocol import Completion, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop import tool_calls_ahead
-from turntree.agents.loop.tool_calls_ahead import ToolCallsAhead, Credit, same_state
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
 from turntree.agents.loop.stored_episodes import StoredEpisodes
+from turntree.agents.loop.tool_calls_ahead import Credit, ToolCallsAhead, same_state
 from turntree.envs import Env, Limits, Message, Reply, Task, Tool, ToolError, ToolExecutor, Toolset, tool
 
 

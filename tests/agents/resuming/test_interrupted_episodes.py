@@ -12,7 +12,7 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.episodes.episode import Episode
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.rollout import rollout
-from turntree.agents.resuming.interrupted_episodes import Newest, InterruptedEpisode
+from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Newest
 from turntree.agents.resuming.recorded_env import RecordedEnv, can_be_recorded
 from turntree.envs import Env, Limits, Message, Reply, Role, Task
 

@@ -9,8 +9,8 @@ import pytest
 
 from turntree.agents.engines.protocol import Completion, Sampling, TurnRequest
 from turntree.agents.engines.scripted import ScriptedEngine
-from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.participants import EngineParticipant
+from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.engine_judge import Criteria, EngineJudge, read_grade
 from turntree.agents.scoring.scorer import Scorer
 from turntree.rewards import Sample, reward

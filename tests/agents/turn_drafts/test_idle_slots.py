@@ -134,7 +134,8 @@ async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> N
     engine = HeldEngine()
     run_ahead = RunAhead(engine, slots=IdleSlots(engine, batch=4, slots=2))
     tasks = [
-        asyncio.create_task(run_ahead.precompute(TurnRequest((1,), Sampling(seed=n), precomputed_for=2))) for n in range(3)
+        asyncio.create_task(run_ahead.precompute(TurnRequest((1,), Sampling(seed=n), precomputed_for=2)))
+        for n in range(3)
     ]
     await settled()
     assert engine.counts[0] == 2

@@ -8,8 +8,8 @@ from tabled_engine import random_policy
 
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.turn_drafts.config import ReuseConfig
-from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, turn_key
 from turntree.agents.turn_drafts.later_prompts import LaterPrompts
+from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, turn_key
 from turntree.spec_tree import DialogueState
 
 TURNS = 5

@@ -1,5 +1,5 @@
-from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
 from turntree.agents.turn_drafts.precomputed_arrays import precomputed_arrays, precomputed_from_arrays
+from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
 
 
 def stock(max_tokens: int = 100) -> PrecomputedStore:

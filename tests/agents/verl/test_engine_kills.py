@@ -116,7 +116,10 @@ def thinned(policy: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     thinned = run(
         *(root, policy, {"server": PROMPTS + 1}),
         *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", f"trainer.save_freq={STEPS}"),
-        *(f"{section}.sharing.replicas_per_task=0", f"+{section}.forest.rollouts_per_state=1000"),  # each replica has all turns
+        *(
+            f"{section}.sharing.replicas_per_task=0",
+            f"+{section}.forest.rollouts_per_state=1000",
+        ),  # each replica has all turns
     )
     assert (root / "server").exists()
     return thinned

@@ -111,7 +111,12 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
     power = rule_draws.power(draws, cells, 0.01, LEVEL)
     shared = f"{draws} turns, {cells} cells; power {power:.2f} at TV 0.01"
     for mode, rule, level, control in (
-        (ReuseMode.REJECTION_SAMPLING, "the ratio rule follows the new policy's law", "C", "lenience e^0.5 taken for it"),
+        (
+            ReuseMode.REJECTION_SAMPLING,
+            "the ratio rule follows the new policy's law",
+            "C",
+            "lenience e^0.5 taken for it",
+        ),
         (ReuseMode.SPEC_RL, "lenience e^0.5 follows its behaviour law", "D", "against the policy's law"),
     ):
         drawn, reuse = found[mode]

@@ -19,8 +19,8 @@ from laws.policies import Law, Policy, finish
 from laws.run_ahead import learnt
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
+from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Newest
 from turntree.agents.resuming.interrupted_turns import InterruptedTurns
-from turntree.agents.resuming.interrupted_episodes import Newest, InterruptedEpisode
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.resuming.resume_counts import ResumeCounts
@@ -198,7 +198,11 @@ def episode_law(p: Policy, moments: Sequence[int], broken: str = "") -> tuple[La
         coins = Coins(choose)
         shown = sampled(coins, p, (), 2, derive_seed(SHOWN, 0))
         engine = ToyEngine(coins, versions(p, shown, len(moments)), moments, broken)
-        play = _interrupted_group(engine, seed) if broken not in ("keep", "unjudged") else _interrupted(engine, seed, broken)
+        play = (
+            _interrupted_group(engine, seed)
+            if broken not in ("keep", "unjudged")
+            else _interrupted(engine, seed, broken)
+        )
         said = _LOOP.run_until_complete(play)
         if not broken and said != _dialogue(lambda at, n: sampled(coins, engine.policy, at, 2, derive_seed(seed, n))):
             raise AssertionError(f"the episode is {said}, not what plain decoding by its policy says")

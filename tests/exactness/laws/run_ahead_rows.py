@@ -34,7 +34,8 @@ async def two_steps(seed: int, prompts: list[list[int]]) -> tuple[list[Completio
         turns = DraftedTurns(engine, [ahead])
         asked = list(enumerate(map(tuple, prompts)))
         making = [
-            asyncio.create_task(ahead.precompute(TurnRequest(p, replace(HOW, seed=i), precomputed_for=2))) for i, p in asked
+            asyncio.create_task(ahead.precompute(TurnRequest(p, replace(HOW, seed=i), precomputed_for=2)))
+            for i, p in asked
         ]
         await asyncio.sleep(0.02)
         await asyncio.gather(*(turns.generate(TurnRequest(p, replace(HOW, seed=_RUNNING + i))) for i, p in asked))

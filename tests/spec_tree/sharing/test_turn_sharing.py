@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.sharing.turn_sharing import SharingFailed, SharedTurns, SwapCounts, Swapped
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_log import Cursor, News, TurnLog
+from turntree.spec_tree.sharing.turn_sharing import SharedTurns, SharingFailed, SwapCounts, Swapped
 
 
 def batch(*numbers: int, task: str = "") -> TurnBatch:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing import reverify, noise_rows, verification
+from turntree.agents.engines.sglang.drawing import noise_rows, reverify, verification
 from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 from turntree.agents.engines.sglang.wire import is_ours

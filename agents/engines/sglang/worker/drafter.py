@@ -25,7 +25,7 @@ from turntree.agents.engines.served.drafter import ServedDrafter
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, reverified_tokens, keeps
+from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, keeps, reverified_tokens
 from turntree.spec_tree import DraftBatch, SpecForest
 
 _UNBOUNDED = 1 << 20
@@ -218,7 +218,9 @@ class TreeDrafter(ServedDrafter):
         for request in [each for each in self._given.values() if each.finished_reason is not None]:
             del self._given[request.rid]
             entries, tokens = request.sampling_params.custom_params, request.origin_input_ids
-            turn = reverified_tokens(request) if is_reverified(entries) else [*given_tokens(request), *request.output_ids]
+            turn = (
+                reverified_tokens(request) if is_reverified(entries) else [*given_tokens(request), *request.output_ids]
+            )
             if turn and keeps(request):
                 self.counts.tokens += len(turn)
                 self._insert(entries, tokens, turn)

@@ -202,7 +202,11 @@ class OverlappedDrafter(ForestDrafter):
                 found = self._read(held[-1])
                 self._chain_budget.learn(found, began, read=held[-1].read)
                 most = self._chain_budget.most(found.live)
-                allowed = self._chain_budget.allow(found.live, turn_drafted=min(found.turn_drafted, most)) if found.live else None
+                allowed = (
+                    self._chain_budget.allow(found.live, turn_drafted=min(found.turn_drafted, most))
+                    if found.live
+                    else None
+                )
                 self._draft(allowed, most, width)
 
     def _draft(self, allowed: Allowance | None, most: int, width: int) -> None:

@@ -68,7 +68,12 @@ def test_what_follows_a_wrong_token_is_drawn_with_the_stores_help(model, prompts
     assert same_turns(replayed, plain)
     assert {t.draft.verify_steps for t in replayed} == {1 + 19}
     helped = run_core(
-        model, prompts, LONG, turn_drafts=wrong_in_the_middle, forest=AdversarialForest(32, branching=8), speculation=TREE
+        model,
+        prompts,
+        LONG,
+        turn_drafts=wrong_in_the_middle,
+        forest=AdversarialForest(32, branching=8),
+        speculation=TREE,
     )
     assert same_turns(helped, plain)
     assert sum(t.draft.drafted for t in helped) > sum(t.draft.drafted for t in replayed)

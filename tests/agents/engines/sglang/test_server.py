@@ -152,7 +152,9 @@ def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
     """Tokens of each request's prompt, how many of them are the turn's, and whether they are verified again."""
     bodies = [body for path, body in stand_in.asked if path == "/generate"]
     sent = [body["sampling_params"]["custom_params"] for body in bodies]
-    return [(len(body["input_ids"]), given_of(each), is_reverified(each)) for body, each in zip(bodies, sent, strict=True)]
+    return [
+        (len(body["input_ids"]), given_of(each), is_reverified(each)) for body, each in zip(bodies, sent, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,9 @@ def test_a_store_of_another_run_drafts_from_the_first_turn_on(tmp_path: Path) ->
     past.save(tmp_path / "past.npz")
     passes = {}
     for given in (str(tmp_path / "past.npz"), ""):
-        runner = ScriptedRunner(DrafterSettings(adaptive=False, min_probability=0.0, forest=ForestConfig(import_turns=given)))
+        runner = ScriptedRunner(
+            DrafterSettings(adaptive=False, min_probability=0.0, forest=ForestConfig(import_turns=given))
+        )
         passes[given] = runner.say("a", PROMPT, TURN)
         assert runner.drafter.stats().get("imported_turns", 0) == bool(given)
     assert passes[str(tmp_path / "past.npz")] < passes[""] == len(TURN)

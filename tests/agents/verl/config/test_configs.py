@@ -318,7 +318,9 @@ def test_what_does_not_go_together_is_refused(base: list[str], override: str, me
 
 @pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
 def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(base: list[str]) -> None:
-    assert verls(base, f"{SECTION}.sharing.replicas_per_task=1").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
+    assert verls(
+        base, f"{SECTION}.sharing.replicas_per_task=1"
+    ).actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
     assert verls(base, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
     with pytest.raises(ConfigError, match="did you mean 'replicas_per_task'"):
         verls(base, f"{SECTION}.sharing.home=1")

@@ -18,8 +18,8 @@ from turntree.agents.resuming.resume_config import OnResume
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.episodes.async_sampler import REVERIFIED
 from turntree.agents.verl.playing import manager
-from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
 from turntree.agents.verl.playing.interrupted_groups import InterruptedGroups
+from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
 
 
 class Queue:

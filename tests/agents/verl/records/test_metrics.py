@@ -6,9 +6,9 @@ import pytest
 
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.episodes.failures import FailureKind
+from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.turn_drafts.precomputed import RunAheadStats
 from turntree.agents.turn_drafts.stored import ReuseStats
-from turntree.agents.resuming.resume_counts import ResumeCounts
 from turntree.agents.verl.records.metrics import (
     CALL_COUNTS,
     EPISODE,
@@ -40,7 +40,7 @@ def counters() -> dict[str, float]:
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}
     values |= {"imported_turns": 5, "imported_evicted": 1}
-    groups = ("exact", "marginal")
+    groups = ("exact", "trained_turns")
     return values | {f"exactness/{group}_{kind}_z": 1.0 for group in groups for kind in ("acceptance", "entropy")}
 
 

@@ -24,10 +24,10 @@ from turntree.agents.verl.serving.external_server import ExternalReplica, Extern
 from turntree.agents.verl.serving.turn_broker import TurnBroker
 from turntree.agents.verl.serving.turn_pipe import NumberedRequest
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.sharing.turn_sharing import Swapped
-from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.rules.ledger import Ledger
 from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays
+from turntree.spec_tree.sharing.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import Swapped
 
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 REPLAY = {"reuse": {"mode": "same_seed"}}
@@ -177,7 +177,9 @@ async def test_turns_of_validations_are_given_to_nobody(broker: TurnBroker, run:
     assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
 
 
-async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(broker: TurnBroker) -> None:
+async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(
+    broker: TurnBroker,
+) -> None:
     servers = await pair()
     assert await servers[1].generate([1, 2], {"max_tokens": 8}, "r") == "verl's own answer to r"
     await play(servers, 1, turns=0)
@@ -185,7 +187,9 @@ async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_gi
 
 
 @pytest.mark.parametrize("most", [1024, 1 << 20])
-async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(broker: TurnBroker, most: int) -> None:
+async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(
+    broker: TurnBroker, most: int
+) -> None:
     """The larger bound is the control: more is given than the smaller one, and all of it comes."""
     forest = ForestConfig(max_tokens=most, max_cold_tokens=most, rollouts_per_state=1 << 10)
     servers = await pair(forest=forest, length=lambda number: 15)
@@ -335,7 +339,9 @@ class Launched(ExternalReplica):
         self.told.append(shared)
 
 
-@pytest.mark.parametrize(("workers", "sharing", "shared"), [(2, {"replicas_per_task": 1}, True), (1, {}, False), (2, None, False)])
+@pytest.mark.parametrize(
+    ("workers", "sharing", "shared"), [(2, {"replicas_per_task": 1}, True), (1, {}, False), (2, None, False)]
+)
 async def test_a_replica_joins_the_broker_where_there_are_others_and_the_settings_say_so(
     monkeypatch: pytest.MonkeyPatch, workers: int, sharing: Any, shared: bool
 ) -> None:

@@ -22,12 +22,12 @@ from turntree.agents.errors import EngineLost
 from turntree.agents.verl.config.settings import SharingSettings
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.run.prefork import py_executable
-from turntree.agents.verl.serving.turn_broker import BROKER_NAME, BrokerClient, start_broker
 from turntree.agents.verl.serving.replica import _place, _sharing
+from turntree.agents.verl.serving.turn_broker import BROKER_NAME, BrokerClient, start_broker
 from turntree.agents.verl.serving.turn_pipe import TurnPipe
 from turntree.spec_tree import DialogueState, SpecForest
-from turntree.spec_tree.sharing.turn_sharing import SharingFailed, SharedTurns
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import SharedTurns, SharingFailed
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode, Validatio
 from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.serving.turn_server import Replica, TurnServer
 from turntree.spec_tree import DialogueState
-from turntree.spec_tree.sharing.turn_sharing import Swapped
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
+from turntree.spec_tree.sharing.turn_sharing import Swapped
 
 REPLICA = Replica(rank=0, seed=0, vocabulary=16, max_context=64)
 HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")

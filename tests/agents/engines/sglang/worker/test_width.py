@@ -8,9 +8,9 @@ from draft_trees import draft_trees
 
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
-from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.agents.engines.sglang.worker.plugin import thin_graphs
 from turntree.agents.engines.sglang.worker.refusals import RefusedSettings
+from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.agents.verl.memory.rollout import captured_sizes
 
 CHAINS = [[(token, token - 1) for token in range(7)]] * 4

@@ -12,8 +12,8 @@ from machine_speed import patience
 from vllm_runner import CONTEXT, END, parameters, vllm_config
 
 from turntree.agents.engines.request_wire import request_entries
-from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.agents.engines.vllm.overlap import drafter as overlapped
+from turntree.agents.engines.vllm.overlap import ngram_interface
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState
