@@ -103,12 +103,12 @@ async def survival(
     many it keeps whole."""
     rng, whole = np.random.default_rng(requests[0].sampling.seed), 0
     for request, turn in zip(requests, turns, strict=True):
-        guess = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
+        turn_draft = turn.token_ids[: int(rng.integers(1, len(turn.token_ids) + 1))]
         before = counts.kept
         # No more is sampled than the judgement itself draws.
-        asked = replace(request, sampling=replace(request.sampling, max_tokens=len(guess)))
-        await judge(engine, asked, guess, counts)
-        whole += counts.kept - before == len(guess)
+        asked = replace(request, sampling=replace(request.sampling, max_tokens=len(turn_draft)))
+        await judge(engine, asked, turn_draft, counts)
+        whole += counts.kept - before == len(turn_draft)
     return whole
 
 

@@ -1,7 +1,7 @@
 """What pairing gives: the interval of a difference, its coverage, and the passes of two neighbouring checkpoints.
 
 Both checkpoints play the same tasks with the same noise (``turntree eval --against``): the turns of the first one are
-guesses of the second one's, and trees within the samples of a task draft both. Beside them stand two evaluations by
+drafts of the second one's, and trees within the samples of a task draft both. Beside them stand two evaluations by
 plain decoding, and two that draft and know nothing of each other. The control plays the second one with other noise.
 
 Coverage is simulated: 1,000 times two policies that are equal on the mean of all tasks, by draws with the same noise.
@@ -95,7 +95,9 @@ async def measured(args: argparse.Namespace, before: str, after: str) -> dict[st
     checkpoint = Checkpoint.open(before)
     planned, renderer = planned.fitted(checkpoint.max_positions), Renderer(checkpoint.tokenizer)
 
-    async def evaluated(model: str, *, seed: int = 0, speculate: bool = True, guess: Played | None = None) -> Played:
+    async def evaluated(
+        model: str, *, seed: int = 0, speculate: bool = True, turn_draft: Played | None = None
+    ) -> Played:
         choice = EngineChoice(
             name=EngineName.LOCAL,
             model=model,
@@ -103,17 +105,17 @@ async def measured(args: argparse.Namespace, before: str, after: str) -> dict[st
             max_context=planned.context,
             speculate=speculate,
         )
-        guesses = None if guess is None else turn_drafts_of(guess.episodes, args.samples, 0)
+        turn_drafts = None if turn_draft is None else turn_drafts_of(turn_draft.episodes, args.samples, 0)
         playing = Playing(model=model, seed=seed, concurrency=args.concurrency)
         async with open_engine(choice) as engine:
-            found = await play(planned, engine, renderer, playing, guesses=guesses)
+            found = await play(planned, engine, renderer, playing, turn_drafts=turn_drafts)
             return Played(found.episodes, engine.stats().forward_passes)  # type: ignore[attr-defined]
 
     first = await evaluated(before)
-    second = await evaluated(after, guess=first)
+    second = await evaluated(after, turn_draft=first)
     plain = [await evaluated(model, speculate=False) for model in (before, after)]
     alone = await evaluated(after)
-    control = await evaluated(after, seed=1, guess=first)
+    control = await evaluated(after, seed=1, turn_draft=first)
     shown: dict[str, Any] = {}
     for name, one in (("same noise", second), ("control: other noise", control)):
         figures = compare(first.episodes, one.episodes, args.samples).figures()

@@ -103,13 +103,13 @@ def serve_command(options: ServeOptions) -> None:
         **{name: getattr(options, name) for name in (*kept, "session_seconds")},
     )
     stored, speculate = options.max_stored_tokens, options.speculate
-    has_imported = imported_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)
+    imports = imported_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)
     choice = options.engine_choice(
         model=model.path,
         max_batch=options.max_batch,
         max_context=context,
         speculate=speculate,
-        forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored, has_imported=has_imported),
+        forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored, import_turns=imports),
     )
     if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options.renderer_options())):
         raise KeyboardInterrupt

@@ -42,7 +42,7 @@ BEFORE: dict[str, list[str]] = table(__file__, "before")
 HOW: dict[str, str] = table(__file__, "how")
 """Patterns of all commands, and how ``make test`` runs them, or why it does not."""
 STANDS_FOR: dict[str, str] = table(__file__, "stands_for")
-QUICK: dict[str, str] = table(__file__, "step_inline")
+QUICK: dict[str, str] = table(__file__, "quick")
 PATTERNS = [*NOT_RUN, *READ_DATA, *SMALLER]
 
 

@@ -26,7 +26,7 @@ MODELS = [*range(3), *(pytest.param(number, marks=pytest.mark.release) for numbe
 class Case(NamedTuple):
     prompt: list[int]
     sampling: Sampling
-    guess: list[int]
+    turn_draft: list[int]
 
 
 def random_sampling(rng: np.random.Generator) -> Sampling:
@@ -51,15 +51,15 @@ def random_sampling(rng: np.random.Generator) -> Sampling:
 
 def random_guess(rng: np.random.Generator, turn: tuple[int, ...]) -> list[int]:
     """Nothing, the turn itself, the turn with a wrong token, or anything, with more behind it."""
-    guess = list(turn)
+    turn_draft = list(turn)
     kind = rng.integers(4)
     if kind == 0:
         return []
     if kind == 1:
-        guess[rng.integers(len(guess))] = int(rng.integers(SIZE))
+        turn_draft[rng.integers(len(turn_draft))] = int(rng.integers(SIZE))
     if kind == 2:
-        guess = rng.integers(0, SIZE, size=6).tolist()
-    return guess + rng.integers(0, SIZE, size=int(rng.integers(4))).tolist()
+        turn_draft = rng.integers(0, SIZE, size=6).tolist()
+    return turn_draft + rng.integers(0, SIZE, size=int(rng.integers(4))).tolist()
 
 
 def random_model(number: int):
@@ -71,8 +71,8 @@ def random_cases(number: int) -> list[Case]:
     prompts = [rng.integers(0, SIZE, size=int(rng.integers(1, 30))).tolist() for _ in range(CASES)]
     samplings = [random_sampling(rng) for _ in range(CASES)]
     turns = run_core(random_model(number), prompts, samplings.__getitem__)
-    guesses = [random_guess(rng, turn.token_ids) for turn in turns]
-    return [Case(*parts) for parts in zip(prompts, samplings, guesses, strict=True)]
+    turn_drafts = [random_guess(rng, turn.token_ids) for turn in turns]
+    return [Case(*parts) for parts in zip(prompts, samplings, turn_drafts, strict=True)]
 
 
 def speculated(number: int, cases: list[Case]) -> list[Completion]:
@@ -83,7 +83,7 @@ def speculated(number: int, cases: list[Case]) -> list[Completion]:
         random_model(number),
         [cases[i].prompt for i in order],
         lambda i: cases[order[i]].sampling,
-        guesses=lambda i: cases[order[i]].guess,
+        turn_drafts=lambda i: cases[order[i]].turn_draft,
         arrivals=lambda i: i // 4,
         forest=AdversarialForest(SIZE, seed=number) if number % 5 else None,
         speculation=Speculation(max_nodes=8, adaptive=False) if number % 5 else None,
@@ -144,7 +144,7 @@ def joint_law(prefix: list[int]) -> np.ndarray:
     return np.concatenate([laws[token][0, token] * laws[token][1] for token in range(FEW)])
 
 
-def p_value(monkeypatch, *, eager: bool, guesses: bool = False, draws: int = DRAWS) -> float:
+def p_value(monkeypatch, *, eager: bool, turn_drafts: bool = False, draws: int = DRAWS) -> float:
     monkeypatch.setattr(emission, "EAGER", 1 << 40 if eager else 0)
     statistic = 0.0
     for number, prefix in enumerate(PREFIXES):
@@ -152,7 +152,7 @@ def p_value(monkeypatch, *, eager: bool, guesses: bool = False, draws: int = DRA
         assert expected.min() > 5
         turns = run_core(
             model(), [prefix] * draws, lambda i, n=number: Sampling(max_tokens=2, seed=i + n * draws),
-            guesses=lambda i: [i % FEW, 0] if guesses else (), max_batch=draws, parked_slots=0, max_context=8,
+            turn_drafts=lambda i: [i % FEW, 0] if turn_drafts else (), max_batch=draws, parked_slots=0, max_context=8,
             forest=FixedForest([0, 3, 1], [-1, -1, 0], [1, 1, 2]), speculation=Speculation(max_nodes=3, adaptive=False),
         )  # fmt: skip
         assert sum(sum(t.accepted) for t in turns) > draws / 5, "the drafts must have been accepted often"
@@ -161,9 +161,9 @@ def p_value(monkeypatch, *, eager: bool, guesses: bool = False, draws: int = DRA
     return float(chi2.sf(statistic, FREEDOM))
 
 
-@pytest.mark.parametrize(("eager", "guesses"), [(True, True), (False, False)])
-def test_drafted_turns_follow_the_models_law(monkeypatch, eager, guesses):
-    assert p_value(monkeypatch, eager=eager, guesses=guesses) > LEVEL
+@pytest.mark.parametrize(("eager", "turn_drafts"), [(True, True), (False, False)])
+def test_drafted_turns_follow_the_models_law(monkeypatch, eager, turn_drafts):
+    assert p_value(monkeypatch, eager=eager, turn_drafts=turn_drafts) > LEVEL
 
 
 def test_the_power_is_as_stated():

@@ -92,11 +92,11 @@ def run_core(
     forest: Any = None,
     speculation: Speculation | None = None,
     arrivals: Callable[[int], int] = lambda _: 0,
-    guesses: Callable[[int], Sequence[int]] = lambda _: (),
+    turn_drafts: Callable[[int], Sequence[int]] = lambda _: (),
     core: EngineCore | None = None,
     **settings,
 ) -> list[Completion]:
-    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft ``guesses(i)``, and has
+    """Run prompts through a core; request ``i`` joins at step ``arrivals(i)`` with the draft ``turn_drafts(i)``, and has
     seed ``i`` unless its sampling brings one. What broke a request is raised."""
     if core is None:
         config = LocalEngineConfig(**{"max_context": 128, "speculation": speculation} | settings)
@@ -110,7 +110,7 @@ def run_core(
             sampling=how,
             state=DialogueState.from_tokens(prompt),
             seed=i if how.seed is None else how.seed,
-            guess=list(guesses(i)),
+            turn_draft=list(turn_drafts(i)),
             deliver=lambda r, i=i: done.__setitem__(i, r),
         )
         waiting.append((arrivals(i), request))

@@ -169,7 +169,7 @@ class OwnEngineChecks(EngineChecks):
         return await asyncio.to_thread(self.held, engine)
 
     async def test_turns_that_were_said_before_take_fewer_steps(self, engine: Any) -> None:
-        """Also after the cache is emptied, and where the caller guesses them."""
+        """Also after the cache is emptied, and where the caller drafts them."""
         sampling, said = [Sampling(max_tokens=24, seed=seed) for seed in range(6)], []
         for here in ("first", "first", "elsewhere"):
             drafts = [turn.token_ids for turn in said[0]] if here == "elsewhere" else [()] * 6
@@ -306,7 +306,7 @@ class OwnEngineChecks(EngineChecks):
         assert (after[0] - before[0], after[1]) == (2, before[1]), "this turn, and the one of the count itself"
         await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here, draft=turn))
         last = await self.settled(engine)
-        assert last[0] - after[0] == 2, "a turn that ends in the pass that judged it is stored as well"
+        assert last[0] - after[0] == 2, "a turn that ends in the pass that verified again it is stored as well"
         drafted = await engine.generate(TurnRequest(PROMPT, Sampling(max_tokens=40, seed=400), state=here))
         assert list(drafted.token_ids) == turn
         assert drafted.draft.verify_steps < 20, "all of it is drafted from the store"
@@ -322,7 +322,7 @@ class OwnEngineChecks(EngineChecks):
             )
             reuse.close_step(trained=False)
         # The policy did not change: its own ratio is 1, and all that was recorded stays.
-        assert reuse.stats.tickets == 4
+        assert reuse.stats.drafted_turns == 4
         assert reuse.stats.reused == reuse.stats.offered == 40
         for prompt, turn in zip(prompts, turns, strict=True):
             assert set(turn.levels) == {"B"}

@@ -41,13 +41,13 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
     """Request by request."""
     out = torch.zeros((3, len(ends), width), dtype=torch.int32)
     out[0] = NONE
-    guesses = drafts.tolist()
+    turn_drafts = drafts.tolist()
     begin = 0
     for request, end in enumerate(ends.tolist()):
         mine = found[:, begin:end]
-        guess, guesses = guesses[: end - begin - 1], guesses[end - begin - 1 :]
+        turn_draft, turn_drafts = turn_drafts[: end - begin - 1], turn_drafts[end - begin - 1 :]
         kept = 0
-        while kept < len(guess) and mine[0, kept] == guess[kept]:
+        while kept < len(turn_draft) and mine[0, kept] == turn_draft[kept]:
             kept += 1
         out[:, request, : kept + 1] = mine[:, : kept + 1]
         begin = end

@@ -30,7 +30,7 @@ class InterruptedEngine:
     """An ``Engine``; ``update`` is what waits for it.
 
     Args:
-        moments: Tokens sampled before each update, those of judged guesses included.
+        moments: Tokens sampled before each update, those of judged drafts included.
         by: How far an update moves the weights.
         version: Version of the weights that it begins with.
         deaths: Numbers of the requests, from 1, under which it dies after it has sampled; it is back at once.

@@ -58,9 +58,9 @@ def halving(env: Env, form: str, low: int, high: int) -> Any:
     """The last step of a policy that looks for a number by halving what is left; ``form`` says one."""
     step: Any = ("", 0.0, False, False, {})
     while not (step[2] or step[3]):
-        guess = (low + high) // 2
-        step = env.step(form.format(guess))
-        low, high = (guess + 1, high) if "higher" in step[0].lower() else (low, guess - 1)
+        turn_draft = (low + high) // 2
+        step = env.step(form.format(turn_draft))
+        low, high = (turn_draft + 1, high) if "higher" in step[0].lower() else (low, turn_draft - 1)
     return step
 
 

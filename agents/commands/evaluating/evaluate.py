@@ -304,7 +304,7 @@ def _files(
 
 
 def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult]:
-    """The results in order. The turns of each policy are guesses of the next one's, which has the same seeds."""
+    """The results in order. The turns of each policy are drafts of the next one's, which has the same seeds."""
     from turntree.agents.commands.evaluating.playing import play_policy
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.evaluation.evaluate import Playing
@@ -328,13 +328,13 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
             "answer_format": options.answer_format,
             **options.renderer_options(),
         }
-        guesses: list[Any] = [None] * count
+        turn_drafts: list[Any] = [None] * count
         readers = [
             one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None
         ]
-        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no guesses
-            guesses = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
-        results += play_policy(policy, playing, by, guesses, restart=options.restart)
+        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no drafts
+            turn_drafts = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
+        results += play_policy(policy, playing, by, turn_drafts, restart=options.restart)
     return results
 
 

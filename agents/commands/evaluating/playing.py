@@ -38,27 +38,27 @@ class Policy(NamedTuple):
 
 
 def play_policy(
-    policy: Policy, playing: Playing, by: Mapping[str, Any], guesses: Guesses, *, restart: bool
+    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, *, restart: bool
 ) -> list[EvalResult]:
     """Play what is left; it is said where an interrupt left it.
 
     Args:
         by: What the episodes depend on beside the tasks and the model.
-        guesses: Another policy's turns in each evaluation, by their seeds.
+        turn_drafts: Another policy's turns in each evaluation, by their seeds.
         restart: Whether the files begin anew.
     """
     import asyncio
 
     own = {"checkpoint": policy.model.checkpoint} if policy.model.checkpoint else {}
     try:
-        return asyncio.run(_play_all(policy, playing, {**by, **own}, guesses, restart))
+        return asyncio.run(_play_all(policy, playing, {**by, **own}, turn_drafts, restart))
     except KeyboardInterrupt:
         typer.echo(_where_it_stopped(policy), err=True)
         raise
 
 
 async def _play_all(
-    policy: Policy, playing: Playing, by: Mapping[str, Any], guesses: Guesses, restart: bool
+    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, restart: bool
 ) -> list[EvalResult]:
     """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
     from dataclasses import replace
@@ -96,10 +96,10 @@ async def _play_all(
                 policy.renderer,
                 playing,
                 file=file,
-                guesses=guessed,
+                turn_drafts=turn_drafted,
                 on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
             )
-            for one, file, guessed in zip(planned, opened, guesses, strict=True)
+            for one, file, turn_drafted in zip(planned, opened, turn_drafts, strict=True)
         ]
 
 

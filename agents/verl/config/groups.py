@@ -156,7 +156,7 @@ def fits(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> bool:
 
 def with_size(choice: Choice, size: str) -> Choice:
     """The same options with another shipped size, on the machine of that."""
-    return replace(choice, size=size, base=compose_options({"defaults": [TRAINER]}, {"size": size})[1].base)
+    return replace(choice, size=size, device=compose_options({"defaults": [TRAINER]}, {"size": size})[1].device)
 
 
 def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:

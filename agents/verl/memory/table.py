@@ -21,7 +21,7 @@ _HEAD = """\
 
 def sizes() -> list[tuple[str, str]]:
     """Every size for GPUs with each engine that it goes with."""
-    found = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.base == "gpu")
+    found = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
     return sorted(found, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
 
 

@@ -18,7 +18,7 @@ from turntree.agents.evaluation.checkpoint import check_weights
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records import phases
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.envs.data.broker import hub_asked_once
+from turntree.envs.data.hub import hub_asked_once
 
 INIT = "ray_kwargs.ray_init"
 _HANDED = (

@@ -29,7 +29,7 @@ class Hints(Env):
         self.changed_from_turn = changed_from_turn
 
     def task(self, index: int) -> Task:
-        return Task(id=f"hints/{index}", prompt=f"guess {index}")
+        return Task(id=f"hints/{index}", prompt=f"draft {index}")
 
     def reply(self, message: Message) -> Reply:
         turn = sum(said.role is Role.ASSISTANT for said in self.messages)

@@ -1,6 +1,6 @@
 """Rows of the exactness table for the local engine: tiny random Llamas in float64.
 
-Plain decoding here is the engine's own with one request at a time, no store and no guess; the tests hold that to the
+Plain decoding here is the engine's own with one request at a time, no store and no draft; the tests hold that to the
 array functions and the model's own attention.
 """
 
@@ -40,7 +40,7 @@ def policy(seed: int, size: int = SIZE, moved: float = 0.0) -> Policy:
 
 
 def sample(
-    core: EngineCore, prompts: Sequence[list[int]], how: Sampling, guesses: Sequence[Sequence[int]] | None = None
+    core: EngineCore, prompts: Sequence[list[int]], how: Sampling, turn_drafts: Sequence[Sequence[int]] | None = None
 ) -> list[Completion]:
     """A turn after each prompt, request ``i`` with seed ``i``."""
     done: dict[int, Completion] = {}
@@ -48,7 +48,7 @@ def sample(
         core.add(
             Request(
                 prompt=prompt, sampling=how, state=DialogueState.from_tokens(prompt), seed=i,
-                deliver=lambda r, i=i: done.__setitem__(i, r.completion()), guess=list(guesses[i]) if guesses else [],
+                deliver=lambda r, i=i: done.__setitem__(i, r.completion()), turn_draft=list(turn_drafts[i]) if turn_drafts else [],
             )
         )  # fmt: skip
     while core.busy:
@@ -83,12 +83,12 @@ def differing(seed: int, broken: bool = False) -> tuple[int, float]:
         max_batch=9, max_context=64, prefill_chunk=10, speculation=Speculation(adaptive=False, min_probability=0.05)
     )
     core = EngineCore(policy(seed, moved=0.001), config, SpecForest(ForestConfig()))
-    guesses = [t.token_ids for t in stored]
+    turn_drafts = [t.token_ids for t in stored]
     if broken:
         with noise_by_draft():
-            turns = sample(core, prompts, HOW, guesses)
+            turns = sample(core, prompts, HOW, turn_drafts)
     else:
-        turns = sample(core, prompts, HOW, guesses)
+        turns = sample(core, prompts, HOW, turn_drafts)
     steps = core.stats.tokens / core.stats.verify_steps
     return sum(t.token_ids != p for t, p in zip(turns, plain, strict=True)), steps
 

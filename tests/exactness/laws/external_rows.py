@@ -129,7 +129,10 @@ def _law_rows(name: str, engine: Any, reference: PolicyLaw, draws: int) -> Itera
             value=value,
             control=control,
             control_value=faulty,
-            holds=value > LEVEL and faulty < LEVEL and reuse.stats.tickets > 0.99 * draws and exact.total() == draws,
+            holds=value > LEVEL
+            and faulty < LEVEL
+            and reuse.stats.drafted_turns > 0.99 * draws
+            and exact.total() == draws,
             note=f"{shared}; {kept:.2f} of the stored tokens kept",
         )
 

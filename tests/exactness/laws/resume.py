@@ -58,7 +58,7 @@ class ToyEngine:
         coins: Its noise.
         policies: One for each version of the weights.
         moments: Tokens drawn before each update.
-        broken: ``anew`` draws with fresh noise from the first token on that differs from a guess.
+        broken: ``anew`` draws with fresh noise from the first token on that differs from a draft.
     """
 
     def __init__(self, coins: Coins, policies: Sequence[Policy], moments: Sequence[int], broken: str = "") -> None:
@@ -89,7 +89,7 @@ class ToyEngine:
         prompt, sampling, said = tuple(request.prompt_ids), request.sampling, []
         seed = sampling.seed
         assert seed is not None
-        guess = tuple(request.draft)
+        turn_draft = tuple(request.draft)
         reason = FinishReason.LENGTH
         while len(said) < sampling.max_tokens and not (said and said[-1] in sampling.stop_token_ids):
             if self._due:
@@ -98,8 +98,8 @@ class ToyEngine:
             position = len(said)
             p = self.policy(prompt + tuple(said))
             token = self._coins.draw(p, seed, position)
-            if self._broken == "anew" and position < len(guess) and guess[position] != token:
-                guess, seed = (), derive_seed(seed, 1)
+            if self._broken == "anew" and position < len(turn_draft) and turn_draft[position] != token:
+                turn_draft, seed = (), derive_seed(seed, 1)
                 token = self._coins.draw(p, seed, position)
             said.append(token)
             self._drawn += 1
@@ -190,7 +190,7 @@ def episode_law(p: Policy, moments: Sequence[int], broken: str = "") -> tuple[La
     """The same of an episode of two turns of two tokens with an observation between, trained on after all updates.
 
     ``keep``, ``anew``, ``trained``: as in ``turn_law``. ``unjudged``: an episode that has ended, and the turns before
-    an interrupted one, are not judged.
+    an interrupted one, are not verified again.
     """
     seed = SHOWN if broken == "trained" else OWN
 
@@ -279,7 +279,7 @@ def order_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
         turns = InterruptedTurns(engine, OnResume.TURN, ResumeCounts(), wait=engine.update)
         request = TurnRequest((), replace(how, seed=seeds[other]))
         turn = _LOOP.run_until_complete(turns.generate(request))
-        if engine.version == 0:  # it has ended, and waits: it is judged
+        if engine.version == 0:  # it has ended, and waits: it is verified again
             engine._drawn = max(engine._drawn, len(shown))
             _LOOP.run_until_complete(engine.update())
             turn = _LOOP.run_until_complete(turns.generate(replace(request, draft=turn.token_ids)))

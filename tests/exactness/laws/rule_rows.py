@@ -203,7 +203,7 @@ def run_ahead_rows() -> Iterator[Row]:
         )  # fmt: skip
     yield enumerated(
         "run-ahead of two turns, another observation", "B", lambda seed: tv(*ahead_dialogue_law(policy(seed, 2))),
-        "judged in the state that it was made in",
+        "verified again in the state that it was made in",
         lambda seed: tv(*ahead_dialogue_law(policy(seed, 2), "elsewhere")),
     )  # fmt: skip
 
@@ -231,7 +231,7 @@ def resume_rows() -> Iterator[Row]:
             "turn that an update interrupts at any moment, joint law with what was trained on", "B", turn,
             control, lambda seed, broken=broken: turn(seed, broken),
         )  # fmt: skip
-    for control, broken in (keep, anew, trained, ("finished turns not judged", "unjudged")):
+    for control, broken in (keep, anew, trained, ("finished turns not verified again", "unjudged")):
         yield enumerated(
             "episode that an update overtakes at any moment, also after its end", "B", episode,
             control, lambda seed, broken=broken: episode(seed, broken),

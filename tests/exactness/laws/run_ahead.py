@@ -68,7 +68,7 @@ def ahead_law(p: Policy, length: int, broken: str = "") -> tuple[Law, Law]:
 def ahead_dialogue_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
     """The same of a dialogue of two turns of one token and two, with a random observation between.
 
-    The second turn that was made ahead is a guess only in the very state that it was made in; its noise is used for
+    The second turn that was made ahead is a draft only in the very state that it was made in; its noise is used for
     the second turn in any. ``elsewhere``: what was made is verified in the state that it was made in.
     """
 
@@ -77,8 +77,8 @@ def ahead_dialogue_law(p: Policy, broken: str = "") -> tuple[Law, Law]:
         new = learnt(p, shown)
         made, first = replayed(choose, p, new, 1)
         there, here = made + observe(choose, made), first + observe(choose, first)
-        judged = there if broken == "elsewhere" else here
-        _, second = replayed(choose, after(p, there), after(new, judged), 2)
+        reverified = there if broken == "elsewhere" else here
+        _, second = replayed(choose, after(p, there), after(new, reverified), 2)
         return shown + here + second
 
     def claimed(choose: Choose) -> Tokens:
