@@ -1,18 +1,17 @@
-"""Ports for servers and engines that listen at them later than they are chosen."""
-
 from __future__ import annotations
 
 import random
 import socket
 from contextlib import suppress
 
+#: above the ports of Ray's workers (10,002 to 19,999), below Linux's ephemeral ports (from 32,768)
 _RANGE = range(20_000, 32_000)
-"""Above the ports of Ray's workers (10,002 to 19,999), below those that Linux gives to connections (from 32,768)."""
 
 
 def free_port() -> int:
-    """A port that nobody listens at, and that no connection will be given meanwhile; so low that what SGLang derives
-    from it, 10,000 more, is a port too.
+    """Return a port on which nothing listens and which no connection will take.
+
+    SGLang derives another port from it, 10,000 higher, which is valid as well.
 
     Raises:
         OSError: If none was found.

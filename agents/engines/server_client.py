@@ -1,4 +1,4 @@
-"""Connections to an engine's server over HTTP, for clients that are used from many event loops."""
+"""HTTP connections to an engine's server, for clients that many event loops use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class ServerError(AgentError, RuntimeError):
-    """The server refused a request, or its answer cannot be read."""
+    """The server refused a request, or sent an answer that cannot be read."""
 
 
 class ServerGone(ServerError, EngineLost):
@@ -25,7 +25,7 @@ class ServerClient:
     Args:
         kind: Kind of server, for messages: ``a vLLM server``.
         command: The command that starts such a server, for messages.
-        extra: The extra of turntree that brings httpx.
+        extra: The extra of turntree that installs httpx.
         seconds: Time limit of an answer.
         transport: An ``httpx`` transport, for tests.
 
@@ -41,7 +41,6 @@ class ServerClient:
         except ModuleNotFoundError as error:
             raise MissingExtra(kind, extra) from error
         self.base_url = base_url.rstrip("/")
-        """URL of the server."""
         self._command = command
         self._http_error = httpx.HTTPError
         self._client = httpx.AsyncClient(
@@ -57,14 +56,13 @@ class ServerClient:
         return await self._thread.run(work)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work``, which sends requests, and wait for its result."""
         return self._thread.call(work)
 
     async def answer(self, method: str, path: str, body: Any = None) -> Any:
-        """The server's answer, whatever its status: an ``httpx.Response``.
+        """Return the ``httpx.Response``, whatever its status.
 
         Raises:
-            ServerGone: If it does not answer.
+            ServerGone: If the server does not answer.
         """
         try:
             return await self._client.request(method, path, json=body)
@@ -74,10 +72,10 @@ class ServerClient:
             ) from error
 
     async def accepted(self, method: str, path: str, body: Any = None) -> Any:
-        """The server's answer, as ``answer``; an error status raises.
+        """Return the ``httpx.Response`` of a successful request.
 
         Raises:
-            ServerError: If it refuses.
+            ServerError: If the server refuses.
             ServerGone: If it does not answer.
         """
         reply = await self.answer(method, path, body)
@@ -86,7 +84,6 @@ class ServerClient:
         return reply
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
         if not self._thread.closed:
             self._thread.call(self._client.aclose())
             self._thread.close()

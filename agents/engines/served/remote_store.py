@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turntree.agents.engines.state_wire import from_wire, to_wire
+from turntree.agents.engines.request_wire import from_wire, to_wire
 
 if TYPE_CHECKING:
     from turntree.spec_tree import DialogueState, SpecForest
@@ -61,7 +61,7 @@ def carry_out(forest: SpecForest, method: str, args: Sequence[Any], *, first_ran
 
     Args:
         method: ``insert``, ``save`` or ``restore``.
-        args: JSON values: states of ``state_wire.to_wire`` and the token ids of their turns, or a path.
+        args: JSON values: states of ``to_wire`` and the token ids of their turns, or a path.
 
     Raises:
         ValueError: If there is no such method, or a state cannot be read.

@@ -29,7 +29,7 @@ async def served(answer: Any, *, path: str = "", models: Answer | None = None, *
 async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     async with served(said("4", finish_reason="length")) as (there, server):
-        turn = await server.say(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
+        turn = await server.complete(ASKED, Sampling(temperature=0.5, top_p=0.9, max_tokens=9, seed=2**40 + 3))
     assert there.asked == [
         {"model": "small", "messages": ASKED, "temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 3}
     ]
@@ -38,14 +38,14 @@ async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyP
     assert (turn.content, turn.calls, turn.finish_reason) == ("4", (), FinishReason.LENGTH)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     async with served(said("4")) as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert not any("Authorization" in headers for headers in there.headers)
 
 
 async def test_calls_that_the_server_read_come_as_calls() -> None:
     schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     async with served(said(None, ("add", {"a": 2}), ("add", "{a: 2"), ("now", ""))) as (there, server):
-        turn = await server.say(ASKED, SEEDED, tools=[schema])
+        turn = await server.complete(ASKED, SEEDED, tools=[schema])
     assert (there.asked[0]["tools"], turn.content) == ([schema], "")
     assert turn.calls == (
         ToolCall(name="add", arguments={"a": 2}, id="call_0"),
@@ -56,10 +56,10 @@ async def test_calls_that_the_server_read_come_as_calls() -> None:
 
 async def test_a_path_of_the_url_is_kept_and_the_name_believed_where_no_models_are_listed() -> None:
     async with served(said("4"), path="/v1beta/openai/") as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert there.paths == ["/v1beta/openai/models", "/v1beta/openai/chat/completions"]
     async with served(said("4"), models=Answer({}, 404), model="mine") as (there, server):
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert there.asked[0]["model"] == "mine"
 
 
@@ -89,10 +89,10 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
         return said("4") if next(numbers) == 2 else Answer({"error": "busy"}, 429, {"Retry-After": "0"})
 
     async with served(answer, tries=3, first_wait=0.0) as (there, server):
-        assert (await server.say(ASKED, SEEDED)).content == "4"
+        assert (await server.complete(ASKED, SEEDED)).content == "4"
         assert len(there.asked) == 3
         with pytest.raises(ServerRefused, match="429"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 6
 
 
@@ -100,7 +100,7 @@ async def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
     busy = Answer({"error": "busy"}, 503, {"Retry-After": "30"})
     async with served(busy, seconds=20.0, tries=2) as (there, server):
         with pytest.raises(ServerRefused, match="503"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 1
 
 
@@ -113,7 +113,7 @@ async def test_all_tries_of_a_turn_have_one_deadline() -> None:
 
     async with served(slow, seconds=seconds) as (there, server):
         with pytest.raises(ServerRefused, match=r"in time, which is .* s with all tries"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert len(there.asked) <= 3
 
 
@@ -134,9 +134,9 @@ async def test_a_server_that_trickles_is_late() -> None:
     seconds = patience(1)
     async with served(lambda body: spread(said("4"), b" ", 40, seconds / 20), seconds=seconds) as (_, server):
         with pytest.raises(ServerRefused, match="did not answer POST /chat/completions in time"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     async with served(lambda body: spread(said("4"), b" ", 3), seconds=seconds) as (_, server):  # the control
-        assert (await server.say(ASKED, SEEDED)).content == "4"
+        assert (await server.complete(ASKED, SEEDED)).content == "4"
 
 
 async def test_an_answer_has_the_bytes_that_its_tokens_can_take() -> None:
@@ -144,17 +144,17 @@ async def test_an_answer_has_the_bytes_that_its_tokens_can_take() -> None:
     for answer in (said(text), spread(said("4"), b" " * (1 << 18), 16)):
         async with served(lambda body, answer=answer: answer) as (_, server):
             with pytest.raises(ServerRefused, match=r"at most 1,057,792 bytes, .* got more"):
-                await server.say(ASKED, SEEDED)
+                await server.complete(ASKED, SEEDED)
     async with served(said(text)) as (_, server):  # the control
-        assert (await server.say(ASKED, Sampling(max_tokens=1 << 12))).content == text
+        assert (await server.complete(ASKED, Sampling(max_tokens=1 << 12))).content == text
 
 
 async def test_values_too_deep_to_be_read_are_no_crash() -> None:
     async with served(Answer("[" * 100_000)) as (_, server):
         with pytest.raises(ServerRefused, match="expected JSON"):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     async with served(said(None, ("add", "[" * 10_000))) as (_, server):
-        (call,) = (await server.say(ASKED, SEEDED)).calls
+        (call,) = (await server.complete(ASKED, SEEDED)).calls
     assert [*call.arguments] == [UNREADABLE]
 
 
@@ -167,8 +167,8 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
         return said("4")
 
     async with served(strict) as (there, server):
-        await server.say(ASKED, SEEDED)
-        await server.say(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
+        await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 4
     assert there.asked[-1] == {"model": "small", "messages": ASKED, "temperature": 0.5, "max_completion_tokens": 9}
 
@@ -177,7 +177,7 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
     async with served(Answer(text, 400)) as (there, server):
         with pytest.raises(ContextFull):
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert len(there.asked) == 1
 
 
@@ -185,12 +185,12 @@ async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -
 async def test_a_refusal_says_what_to_do(body: Any, status: int, says: str) -> None:
     async with served(Answer(body, status)) as (_, server):
         with pytest.raises(ServerRefused, match=says) as refused:
-            await server.say(ASKED, SEEDED)
+            await server.complete(ASKED, SEEDED)
     assert not isinstance(refused.value, ContextFull)
 
 
 async def test_what_chat_completions_do_not_know_is_refused() -> None:
     async with served(said("4")) as (there, server):
         with pytest.raises(ValueError, match="top_k"):
-            await server.say(ASKED, Sampling(top_k=3))
+            await server.complete(ASKED, Sampling(top_k=3))
     assert there.asked == []

@@ -24,7 +24,7 @@ class Policy:
         said = TURN[self.shift : self.shift + count]
         return self._said(said)
 
-    async def go_on(self, request: TurnRequest, given: int) -> Completion:
+    async def continue_turn(self, request: TurnRequest, given: int) -> Completion:
         assert tuple(request.prompt_ids) == (*PROMPT, *TURN[:given])
         self.asked.append((given, request.sampling.max_tokens))
         return replace(self._said(TURN[given:][: request.sampling.max_tokens]), draft=DraftStats(verify_steps=2))
@@ -45,7 +45,7 @@ def asked(draft: tuple[int, ...], most: int = len(TURN), stops: tuple[int, ...] 
 async def test_the_turn_is_the_policys_wherever_the_draft_is_wrong(right: int) -> None:
     policy = Policy()
     turn_draft = (*TURN[:right], *(0 for _ in TURN[right:]))
-    turn = await replay(asked(turn_draft), policy.reverify, policy.go_on)
+    turn = await replay(asked(turn_draft), policy.reverify, policy.continue_turn)
     assert turn.token_ids == TURN
     assert turn.logprobs == turn.behaviour_logprobs == tuple(-float(token) for token in TURN)
     assert turn.accepted == tuple(place < right for place in range(len(TURN)))
@@ -58,16 +58,16 @@ async def test_a_judge_that_is_a_place_off_is_noticed() -> None:
     """Control: the turn would be another."""
     policy = Policy(shift=1)
     with pytest.raises(AssertionError):
-        await replay(asked(TURN), policy.reverify, policy.go_on)
+        await replay(asked(TURN), policy.reverify, policy.continue_turn)
 
 
 async def test_a_turn_ends_at_its_limit_and_at_a_stop_token() -> None:
     policy = Policy()
-    short = await replay(asked(TURN, most=3), policy.reverify, policy.go_on)
-    ended = await replay(asked(TURN, stops=(5,)), policy.reverify, policy.go_on)
+    short = await replay(asked(TURN, most=3), policy.reverify, policy.continue_turn)
+    ended = await replay(asked(TURN, stops=(5,)), policy.reverify, policy.continue_turn)
     assert (short.token_ids, short.finish_reason) == (TURN[:3], FinishReason.LENGTH)
     assert (ended.token_ids, ended.finish_reason) == (TURN[:5], FinishReason.STOP)
-    drawn = await replay(asked((*TURN[:4], 0, 0, 0, 0), stops=(5,)), policy.reverify, policy.go_on)
+    drawn = await replay(asked((*TURN[:4], 0, 0, 0, 0), stops=(5,)), policy.reverify, policy.continue_turn)
     assert (drawn.token_ids, drawn.finish_reason) == (TURN[:5], FinishReason.STOP)
     assert policy.asked == []
 
@@ -123,7 +123,7 @@ async def test_an_aborted_judgement_is_an_aborted_turn() -> None:
     async def reverify(request: TurnRequest) -> Completion:
         return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
 
-    turn = await replay(asked(TURN), reverify, Policy().go_on)
+    turn = await replay(asked(TURN), reverify, Policy().continue_turn)
     assert (turn.token_ids, turn.finish_reason) == ((), FinishReason.ABORT)
 
 
@@ -160,17 +160,17 @@ async def test_an_engine_that_draws_nothing_samples_the_whole_turn_with_its_draf
     async def reverify(request: TurnRequest) -> None:
         return None
 
-    async def go_on(request: TurnRequest, given: int) -> Completion:
+    async def continue_turn(request: TurnRequest, given: int) -> Completion:
         assert (tuple(request.draft), given) == (TURN, 0)
         return Policy._said(TURN)
 
-    assert (await replay(asked(TURN), reverify, go_on)).token_ids == TURN
+    assert (await replay(asked(TURN), reverify, continue_turn)).token_ids == TURN
 
 
 async def test_where_the_behaviour_of_the_rest_is_not_known_it_is_not_of_the_turn() -> None:
     class Cut(Policy):
-        async def go_on(self, request: TurnRequest, given: int) -> Completion:
-            return replace(await super().go_on(request, given), behaviour_logprobs=())
+        async def continue_turn(self, request: TurnRequest, given: int) -> Completion:
+            return replace(await super().continue_turn(request, given), behaviour_logprobs=())
 
-    turn = await replay(asked((*TURN[:3], 0, 0)), Cut().reverify, Cut().go_on)
+    turn = await replay(asked((*TURN[:3], 0, 0)), Cut().reverify, Cut().continue_turn)
     assert (turn.token_ids, turn.behaviour_logprobs, len(turn.logprobs)) == (TURN, (), len(TURN))

@@ -24,7 +24,7 @@ from turntree.agents.engines.request_wire import (
     turn_state,
 )
 from turntree.agents.engines.sglang.wire import OURS, is_ours
-from turntree.agents.engines.state_wire import KEY, from_wire, to_wire
+from turntree.agents.engines.request_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential, shifted_seed
 

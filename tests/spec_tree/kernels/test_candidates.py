@@ -3,7 +3,7 @@ import pytest
 from forest_checks import Said, paths, rows_of
 
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
-from turntree.spec_tree.kernels.look_ahead import TOGETHER
+from turntree.spec_tree.kernels.prefetch import PREFETCHED_ROWS
 
 
 def drafted_after(said: list[int], turns: list[list[int]], rows: int = 1) -> list[Said]:
@@ -39,7 +39,9 @@ def state(index: int) -> DialogueState:
     return DialogueState.from_tokens([index], task=f"task {index % 3}", env="e")
 
 
-@pytest.mark.parametrize("rows", [1, TOGETHER - 1, TOGETHER, TOGETHER + 1, 3 * TOGETHER + 5])
+@pytest.mark.parametrize(
+    "rows", [1, PREFETCHED_ROWS - 1, PREFETCHED_ROWS, PREFETCHED_ROWS + 1, 3 * PREFETCHED_ROWS + 5]
+)
 def test_a_row_is_drafted_for_as_it_would_be_alone(rows: int) -> None:
     forest, rng = SpecForest(ForestConfig(threads=1)), np.random.default_rng(rows)
     for _ in range(200):

@@ -44,7 +44,7 @@ def test_laws_that_are_known_whole_are_aligned_without_a_draft() -> None:
         if token != OTHER:
             assert aligned.p[0, column] == pytest.approx(p[token])
             assert aligned.q[0, column] == pytest.approx(q[token])
-    assert aligned.turn_drafted[0] == 0
+    assert aligned.imputed[0] == 0
     assert aligned.p[0, -1] == pytest.approx(0, abs=1e-12)
 
 

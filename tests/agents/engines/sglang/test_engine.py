@@ -23,7 +23,7 @@ from turntree.agents.engines.sglang.dialect import PRIORITIES, SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.store_calls import call_store
-from turntree.agents.engines.state_wire import to_wire
+from turntree.agents.engines.request_wire import to_wire
 from turntree.spec_tree import SpecForest
 
 pytestmark = pytest.mark.sglang

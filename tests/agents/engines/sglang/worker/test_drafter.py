@@ -10,7 +10,7 @@ from turntree.agents.engines.request_wire import DRAFT
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.state_wire import KEY, to_wire
+from turntree.agents.engines.request_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
