@@ -1,5 +1,3 @@
-"""A store of another run that an engine is to begin with, checked before the engine starts."""
-
 from __future__ import annotations
 
 from os import PathLike
@@ -12,17 +10,17 @@ from turntree.spec_tree.store.snapshot import read_imported
 
 
 def given_store(path: str | PathLike[str], tokenizer: str) -> str:
-    """The value for ``ForestConfig.import_turns``.
+    """Check the store of another run before an engine starts, and return the value for ``import_turns``.
 
     Args:
         path: A file of a store, or a folder with such files: a run, or its checkpoints.
-        tokenizer: Hash of the policy's tokenizer; empty where it is not known.
+        tokenizer: Hash of the policy's tokenizer; empty if unknown.
 
     Returns:
-        The path from the root on, for processes that run elsewhere.
+        The absolute path, for processes with another working directory.
 
     Raises:
-        UsageError: If there is no store there, or it is of another tokenizer.
+        UsageError: If there is no store, or it is from another tokenizer.
     """
     try:
         place = Path(path).expanduser().absolute()

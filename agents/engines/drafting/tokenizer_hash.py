@@ -1,7 +1,7 @@
-"""The hash of a tokenizer, by which stores, checkpoints and exchanged turns are known to be of one policy.
+"""Hash of a tokenizer, which ties stores, checkpoints and shared turns to one policy.
 
-It covers what the ids of tokens mean: the text of each, and which are special. Not covered: how a text is divided, the
-chat template, and which of the special tokens ends a text; turns of tokenizers that differ in these alone are the same.
+It covers the text of each token id, and which tokens are special. Not covered: how a text is split, the chat
+template, and which special token ends a text. Turns of tokenizers that differ only there are interchangeable.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 def tokenizer_hash(name: str, **where: Any) -> str:
-    """The hash of a model's tokenizer; empty if it has none that transformers reads.
+    """Return the hash of a model's tokenizer; empty if transformers cannot read one.
 
     Args:
-        name: A folder, or an id of the hub whose files are in the cache; nothing is fetched.
+        name: A folder, or the id of a cached Hugging Face model; nothing is downloaded.
         where: Further arguments of ``AutoTokenizer.from_pretrained``.
     """
     if not name:
@@ -32,7 +32,7 @@ def tokenizer_hash(name: str, **where: Any) -> str:
 
 
 def hash_of(tokenizer: Any) -> str:
-    """The hash of a Hugging Face tokenizer, 32 hexadecimal digits."""
+    """Return the hash of a Hugging Face tokenizer, 32 hexadecimal digits."""
     special = {token for token, how in tokenizer.added_tokens_decoder.items() if how.special}
     hashed = hashlib.blake2b(digest_size=16)
     for text, token in sorted(tokenizer.get_vocab().items(), key=lambda one: one[::-1]):

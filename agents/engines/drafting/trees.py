@@ -1,4 +1,4 @@
-"""Operations on a batch of drafts: spreading and selecting rows, and prepending drafts."""
+"""Operations on a batch of drafts: spread and select rows, and prepend turn-level drafts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 
 def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
-    """The same trees as rows ``at`` of ``rows`` rows; the others have none."""
+    """Return the same trees as the rows ``at`` of ``rows`` rows; the other rows are empty."""
     if len(at) == rows:
         return draft
     counts = np.zeros(rows, np.int64)
@@ -22,7 +22,7 @@ def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
 
 
 def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
-    """The trees of some rows, in ascending order."""
+    """Return the trees of some rows, in ascending order."""
     counts = np.diff(draft.offsets)
     if len(rows) == draft.rows:
         return draft
@@ -39,7 +39,7 @@ def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
 
 
 def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
-    """The same trees, those with tokens beyond a vocabulary of so many left out."""
+    """Return the same trees without those that have a token outside of the vocabulary."""
     beyond = draft.tokens >= vocabulary
     if not beyond.any():
         return draft
@@ -50,7 +50,7 @@ def within(draft: DraftBatch, vocabulary: int) -> DraftBatch:
 
 
 def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) -> DraftBatch:
-    """Each row's draft as a chain, followed by the nodes of its tree that are not on the chain."""
+    """Return each row's turn-level draft as a chain, followed by its tree's nodes that are not on the chain."""
     tokens: list[int] = []
     parents: list[int] = []
     depths: list[int] = []

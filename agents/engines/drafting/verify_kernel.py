@@ -1,15 +1,14 @@
 """A step's draws and their verification as Triton kernels: from the logits to tokens and log-probabilities.
 
 ``draw_rows`` draws a token at each row of logits: the winner of ``race_kernel``'s race after the request's
-temperature, or the most probable token of a greedy request. In the same read of the row it sums
-exp(logit), which gives the winner's log-probability. Where there are few rows, several programs read a row, so that
-the whole device works on it. ``match_rows`` keeps of each request the winners that
-agree with its draft and the one after them. No row of probabilities is written, and nothing is drawn twice.
+temperature, or the most probable token of a greedy request. The same read of the row sums exp(logit), which gives
+the winner's log-probability. With few rows, several programs share a row, so that the whole device works.
+``match_rows`` keeps each request's winners that agree with its draft, and the one after them.
 
-Invariant: the winners are those of ``race_kernel.race_rows`` of the logits in float32, divided by the temperature.
-One compiled variant for a model's logits serves every step: no number that changes from step to step specialises it.
+The winners are those of ``race_kernel.race_rows`` on float32 logits divided by the temperature. One compiled variant
+per model serves every step: numbers that change between steps are not specialised.
 
-Not here: top-k, top-p, penalties and masks, and which requests have none (``agents/engines/vllm/drawing``).
+Not covered: top-k, top-p, penalties and masks; ``agents/engines/vllm/drawing`` selects the requests without them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,9 @@ from torch import Tensor
 
 from turntree.agents.engines.drafting.race_kernel import BLOCK, LOWEST, race_block, stream
 
-_GREEDY = tl.constexpr(1e-5)
-"""Temperature below which the most probable token is taken, as in vLLM."""
-_AT_ONCE = 32
-"""Tokens of a request that are compared at once."""
-PROGRAMS = 512
-"""A row's vocabulary is split among programs up to so many in all, about four on each processor of an H100."""
+_GREEDY = tl.constexpr(1e-5)  #: temperature below which the most probable token is taken, as in vLLM
+_AT_ONCE = 32  #: tokens of a request that are compared at once
+PROGRAMS = 512  #: maximum programs that share the rows, about four per multiprocessor of an H100
 _VARYING = ("parts", "rows", "ends", "positions", "indices", "shift", "count", "all_rows", "drafted", "split", "length")
 
 
@@ -173,15 +169,15 @@ def draw_rows(
 
     Args:
         logits: Before temperature, float32, float16 or bfloat16, shape (rows, vocabulary).
-        rows: Of the requests, int64: bits of the seed; what gives a token's position in the turn, added to that in
-            its sequence; bits of the temperature in float64. Shape (3, requests).
+        rows: Per request, int64, shape (3, requests): bits of the seed; offset from a token's position in the sequence
+            to its position in the turn; bits of the float64 temperature.
         positions: Position in its sequence of each token of the pass, int64, shape (tokens,).
-        indices: Of the tokens whose logits these are, in ``positions``, less ``shift``, shape (rows,).
-        ends: End of each request's rows, shape (requests,); ``None`` where each has one.
+        indices: Indices into ``positions`` of the tokens with these logits, less ``shift``, shape (rows,).
+        ends: End of each request's rows, shape (requests,); ``None`` if each has one row.
 
     Returns:
-        int32, shape (3, rows): the tokens, the bits of their log-probabilities in float32, and for greedy requests the
-        number of logits that are not below theirs (0 for others).
+        int32, shape (3, rows): tokens, bits of their float32 log-probabilities, and for greedy requests the number of
+        logits not below theirs (0 for others).
     """
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     (count, size), requests, device = logits.shape, rows.shape[1], logits.device
@@ -220,12 +216,12 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
     """Keep the tokens that agree with the drafts, and the one after them.
 
     Args:
-        found: As ``draw_rows`` returns it, shape (3, rows).
-        drafts: The requests' drafted tokens one after the other, shape (rows - requests,).
-        ends: End of each request's rows, one more than it has drafted tokens, shape (requests,).
+        found: Result of ``draw_rows``, shape (3, rows).
+        drafts: The requests' drafted tokens, concatenated, shape (rows - requests,).
+        ends: End of each request's rows, one more than its drafted tokens, shape (requests,).
 
     Returns:
-        int32, shape (3, requests, width): as ``found``; behind a request's last token -1, and 0 in the other planes.
+        int32, shape (3, requests, width): as ``found``; after a request's last token -1, and 0 in the other planes.
     """
     out = torch.empty((3, len(ends), width), dtype=torch.int32, device=found.device)
     if len(ends):
@@ -234,7 +230,7 @@ def match_rows(found: Tensor, drafts: Tensor, ends: Tensor, width: int) -> Tenso
 
 
 def warm_up(logits: Tensor) -> None:
-    """Compile the kernels for logits like these, of at least one row, so that no step waits for that."""
+    """Compile the kernels for logits like these, of at least one row, so that no step waits for it."""
     device = logits.device
     one = torch.ones(1, dtype=torch.int32, device=device)
     rows, positions = (torch.zeros(size, dtype=torch.int64, device=device) for size in ((3, 1), (1,)))

@@ -1,5 +1,3 @@
-"""Checks of a caller's request before it is handed to the engine's thread."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,26 +7,19 @@ from turntree.agents.engines.protocol import Sampling
 
 
 class Checked(NamedTuple):
-    """The request as lists of integers in the model's vocabulary."""
-
-    prompt: list[int]
-    """Shape (prompt,)."""
-    tokens: list[int]
-    """Tokens that come with the prompt: a draft, or text to score."""
+    prompt: list[int]  #: shape (prompt,)
+    tokens: list[int]  #: tokens that come with the prompt: a draft, or text to score
 
 
 def checked(
     prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str, *, vocabulary: int
 ) -> Checked:
-    """Check a prompt, the tokens that come with it, and how many most probable tokens are requested.
+    """Return a request as lists of integers, checked before it reaches the engine's thread.
 
-    Args:
-        prompt_ids: Token ids, shape (prompt,).
-        token_ids: Shape (tokens,).
-        name: Name of ``token_ids`` in messages.
+    ``name`` is the name of ``token_ids`` in messages.
 
     Raises:
-        ValueError: If the prompt is empty, a token is unknown, or more tokens are requested than there are.
+        ValueError: If the prompt is empty, a token is unknown, or more top tokens are requested than there are.
     """
     prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
     if not prompt:

@@ -1,7 +1,7 @@
 """``LocalEngine``: the asynchronous interface of the core, which runs on its own thread.
 
-Invariant: only that thread touches the model, the cache and the requests; the
-callers submit work through one inbox and get futures back.
+Only that thread touches the model, the cache and the requests. Callers submit work through one inbox and get
+futures back.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class LocalEngine:
 
         Args:
             model: A ``transformers`` causal language model, taken over by the engine.
-            forest: The store that drafts, or the settings of one that is created if ``config`` enables speculation;
-                a created store also knows the model's own end tokens.
+            forest: The draft store, or the settings of a new one if ``config`` enables speculation. A new store also
+                knows the model's own end tokens.
 
         Raises:
-            ValueError: If the model has fewer positions than ``config.max_context``, or the store's turns are of
+            ValueError: If the model has fewer positions than ``config.max_context``, or the store's turns are from
                 another tokenizer.
         """
         policy = model if isinstance(model, Policy) else Policy(model)
@@ -91,20 +91,19 @@ class LocalEngine:
         config: LocalEngineConfig | None = None,
         forest: SpecForest | ForestConfig | None = None,
     ) -> LocalEngine:
-        """Load a model from a directory or a Hugging Face id and start an engine around it."""
+        """Load a model from a directory or a Hugging Face id and start an engine with it."""
         config = config or LocalEngineConfig()
         return cls(Policy.load(path, dtype=config.dtype, device=config.device), config=config, forest=forest)
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        The request's draft is verified a prefill chunk at a time, beside the store's drafts; tokens after its first
-        stop token or beyond the turn's limit are ignored. A turn sampled with the same seed, under whatever weights,
-        is a good draft. Counters leave out turns for a later step.
+        The request's draft is verified one prefill chunk at a time, along with the store's drafts. Its tokens after the
+        first stop token or beyond the turn's limit are ignored. Counters leave out precomputed turns.
 
         Raises:
-            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it leaves no room in
-                the context, or if more ``top_logprobs`` are asked for than there are tokens.
+            ValueError: If the prompt is empty, if it or the draft holds an unknown token, if it fills the context, or
+                if more ``top_logprobs`` are requested than there are tokens.
             RuntimeError: If the engine is closed or failed.
         """
         sampling, state = request.sampling, request.state
@@ -129,14 +128,14 @@ class LocalEngine:
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of given tokens, by teacher forcing among the other requests, a prefill chunk at a time.
+        """Score given tokens by teacher forcing among the other requests, one prefill chunk at a time.
 
         Keys and values are parked like those of a sampled turn, so a following ``generate`` after the prompt and
         some of the tokens does not compute them again.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
-            token_ids: The tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` do not count.
+            token_ids: Tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` are ignored.
             sampling: Its transforms define the distribution.
             top: Most probable tokens recorded at each position and after the last token.
 
@@ -167,7 +166,6 @@ class LocalEngine:
         return done.scores()
 
     async def _run(self, **parts: Any) -> Request:
-        """Submit a request to the engine's thread and wait until it has finished."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Request] = loop.create_future()
         request = Request(**parts, deliver=lambda done: self._done.setdefault(loop, []).append((future, done)))
@@ -183,8 +181,9 @@ class LocalEngine:
             raise
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Copy new weights in place, between two steps. Keys and values are dropped, the store is kept:
-        drafts from an older policy are still exact.
+        """Copy new weights in place, between two steps.
+
+        Keys and values are dropped. The draft store is kept: drafts from an older policy are still exact.
 
         Args:
             named: Names as in the model's ``state_dict``, with tensors of the same shapes.
@@ -197,42 +196,42 @@ class LocalEngine:
         self._call(lambda: self._core.update_weights(named, version))
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values; the store is kept."""
+        """Drop all keys and values; the draft store is kept."""
         self._call(self._core.forget_prefixes)
 
     def sleep(self) -> None:
-        """Give the device's memory back to others: keys and values are dropped, and weights, which may be updated
-        meanwhile, wait in the host's memory. Requests wait for ``wake``."""
+        """Release the device's memory; requests wait for ``wake``.
+
+        Keys and values are dropped. The weights move to the host's memory and may be updated there.
+        """
         self._call(self._core.sleep)
 
     def wake(self) -> None:
-        """Take the device's memory again; without ``sleep`` before it this changes nothing."""
+        """Take the device's memory again; has no effect on an engine that is awake."""
         self._call(self._core.wake)
 
     def abort_all(self) -> int:
-        """End every live request with what it has sampled; returns how many there were."""
+        """End every live request with its tokens so far and return their number."""
         return self._call(self._core.abort_all)
 
     async def abort_precomputed(self) -> int:
-        """End every precomputed request with the tokens that it has; returns how many there were."""
+        """End every precomputed request with its tokens so far and return their number."""
         return await asyncio.to_thread(self._call, self._core.abort_precomputed)
 
     @property
     def vocabulary(self) -> int:
-        """Size of the model's vocabulary."""
         return self._core.policy.vocabulary
 
     @property
     def live(self) -> int:
-        """Requests that hold a slot."""
+        """Number of requests that hold a slot."""
         return self._call(lambda: len(self._core.live))
 
     def stats(self) -> EngineStats:
-        """Counters since the start."""
         return self._core.stats.copy()
 
     def close(self) -> None:
-        """Stop the thread; live requests end as aborted. Closing twice is fine."""
+        """Stop the thread; live requests end as aborted. May be called twice."""
         with self._wake:
             self._closing = True
             self._wake.notify()

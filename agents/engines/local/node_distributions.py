@@ -1,8 +1,4 @@
-"""The policy's distributions at the nodes of a step, and the numbers computed from them.
-
-A token is drawn from the logits after every transform, with the tokens on the
-path to the node as context.
-"""
+"""The policy's distributions at the nodes of a step, after every transform and with the node's path as context."""
 
 from __future__ import annotations
 
@@ -22,17 +18,15 @@ from turntree.spec_tree import DraftBatch
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+#: numbers processed at once where several passes go over them, so that they stay in the CPU's cache
 _IN_CACHE = 1 << 17
-"""Most numbers processed at once where several passes go over them."""
 
 
 class Top(NamedTuple):
     """The most probable tokens at some nodes, most probable first."""
 
-    ids: NDArray[np.int32]
-    """Token ids, shape (nodes, k)."""
-    logprobs: NDArray[np.float32]
-    """Log-probabilities, shape (nodes, k)."""
+    ids: NDArray[np.int32]  #: shape (nodes, k)
+    logprobs: NDArray[np.float32]  #: shape (nodes, k)
 
 
 class NodeDistributions:
@@ -46,25 +40,22 @@ class NodeDistributions:
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
         self.logits = logits
+        #: request of each row or node, shape (rows + nodes,)
         self.rows = np.repeat(np.arange(len(rows)), np.diff(draft.offsets) + 1)
-        """Request of each row or node, shape (rows + nodes,)."""
         self._penalties = Penalties(rows, draft)
         self._transforms = Transforms.of([r.sampling for r in rows], logits)
+        #: every distribution is the policy's at its temperature
         self.plain = self._transforms.tempers_alone and not self._penalties
-        """Whether every distribution is the policy's at its temperature."""
 
     def at(self, nodes: Ints | None) -> Tensor:
-        """Logits of the distributions at ``nodes`` (all if ``None``), minus infinity where they are zero.
-
-        Shape (nodes, vocabulary).
-        """
+        """Return logits at ``nodes`` (``None``: all), minus infinity where excluded, shape (nodes, vocabulary)."""
         logits, rows, transforms = self._picked(nodes)
         if self._penalties:
             logits = self._penalties.apply(logits, rows, np.arange(len(rows)) if nodes is None else nodes)
         return transform(logits, transforms)
 
     def policy_logprobs(self, nodes: Ints, tokens: Ints) -> Floats:
-        """Log-probabilities before penalties, min-p, top-k and top-p, shape (nodes,)."""
+        """Return log-probabilities before penalties, min-p, top-k and top-p, shape (nodes,)."""
         logits, _, transforms = self._picked(nodes)
         return chosen_logprobs(tempered(logits, transforms), tokens)
 
@@ -76,13 +67,13 @@ class NodeDistributions:
 
 
 def chosen_logprobs(logits: Tensor, tokens: Ints) -> Floats:
-    """Log-probability of one token per row, shape (rows,)."""
+    """Return the log-probability of one token per row, shape (rows,)."""
     chosen = logits.gather(-1, torch.from_numpy(tokens).to(logits.device)[:, None])[:, 0]
     return _array(chosen - logits.logsumexp(-1))
 
 
 def entropies(probabilities: Tensor) -> tuple[Floats, Floats]:
-    """Entropy and variance of -log p of each row, nats and nats squared, shape (rows,) each."""
+    """Return entropy and variance of -log p of each row, nats and nats squared, shape (rows,) each."""
     rows = max(1, _IN_CACHE // probabilities.shape[-1])
     moments = torch.cat([_moments(some) for some in probabilities.split(rows)])
     entropy, second = _array(moments).T
@@ -90,14 +81,12 @@ def entropies(probabilities: Tensor) -> tuple[Floats, Floats]:
 
 
 def _moments(probabilities: Tensor) -> Tensor:
-    """First and second moment of -log p of each row, shape (rows, 2)."""
     logarithms = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log_()
     weighted = probabilities * logarithms
     return torch.stack([-weighted.sum(-1), torch.linalg.vecdot(weighted, logarithms)], -1)
 
 
 def most_probable(probabilities: Tensor, k: int) -> Top:
-    """The ``k`` most probable tokens of each row."""
     values, ids = probabilities.topk(k, dim=-1)
     return Top(ids.to(torch.int32).cpu().numpy(), values.log().float().cpu().numpy())
 

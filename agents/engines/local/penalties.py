@@ -1,8 +1,7 @@
 """Repetition, presence and frequency penalties at every node of a draft.
 
-A node's logits are penalised by the tokens before it: the prompt (for the
-repetition penalty), the sampled tokens of the turn, and the tokens on the path
-to the node. Only tokens that occur are touched, so the cost does not grow with the
+A node's logits are penalised by the tokens before it: the prompt (for the repetition penalty), the sampled tokens
+of the turn, and the path to the node. Only tokens that occur are touched, so the cost does not grow with the
 vocabulary. Order and meaning are vLLM's: repetition, then frequency, then presence.
 """
 
@@ -25,23 +24,17 @@ Ints = NDArray[np.int64]
 
 
 class _Seen(NamedTuple):
-    """Tokens before each node of one request's draft."""
-
     sampling: Sampling
-    tokens: Ints
-    """Tokens that occur at any node, shape (seen,)."""
-    asked: NDArray[np.bool_]
-    """Whether each occurs in the prompt, shape (seen,)."""
-    sampled: Ints
-    """Count of each in the turn, at its last token first and then at its nodes, shape (1 + nodes, seen)."""
+    tokens: Ints  #: tokens that occur at any node, shape (seen,)
+    asked: NDArray[np.bool_]  #: whether each occurs in the prompt, shape (seen,)
+    sampled: Ints  #: count of each in the turn, at its last token and then at its nodes, shape (1 + nodes, seen)
 
 
 class Penalties:
-    """The penalties of the requests of one step; empty if no request has any."""
+    """Penalties of the requests of one step; falsy if no request has any."""
 
     def __init__(self, rows: Sequence[Request], draft: DraftBatch) -> None:
-        self.roots = root(draft)
-        """The node of each row's last token, shape (rows,)."""
+        self.roots = root(draft)  #: index of each row's last token, shape (rows,)
         self._seen = {
             b: _seen(request, draft, b) for b, request in enumerate(rows) if penalises(request.sampling)
         }  # fmt: skip
@@ -50,10 +43,10 @@ class Penalties:
         return bool(self._seen)
 
     def apply(self, logits: Tensor, rows: Ints, nodes: Ints) -> Tensor:
-        """Penalised logits.
+        """Return penalised logits.
 
         Args:
-            logits: Shape (n, vocabulary); not changed.
+            logits: Shape (n, vocabulary); not modified.
             rows: Request of each, shape (n,).
             nodes: Index of each among rows and nodes, see ``spec_tree.rules.verify.root``, shape (n,).
         """
@@ -70,7 +63,6 @@ class Penalties:
 
 
 def penalises(sampling: Sampling) -> bool:
-    """Whether ``sampling`` has any penalty."""
     return (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
 
 

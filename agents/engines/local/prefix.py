@@ -1,8 +1,7 @@
-"""An index of tokens by slot that finds the longest stored prefix of a prompt.
+"""Index of tokens by slot that finds the longest stored prefix of a prompt.
 
-Slots are indexed by chained hashes of blocks of their tokens; a candidate is
-then compared token by token, so a hash collision costs time, never
-correctness. The index knows nothing of keys, values or requests.
+Slots are indexed by chained hashes of blocks of their tokens. Candidates are compared token by token, so a
+hash collision costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -14,24 +13,18 @@ BLOCK = 8
 
 
 class PrefixMatch(NamedTuple):
-    """The slot with the longest common prefix."""
-
-    slot: int
-    """The slot, -1 if there is none."""
-    length: int
-    """Tokens in common."""
+    slot: int  #: slot with the longest common prefix, -1 for none
+    length: int  #: tokens in common
 
 
 class PrefixIndex:
-    """Token sequences by slot."""
-
     def __init__(self) -> None:
         self._tokens: dict[int, Sequence[int]] = {}
         self._chains: dict[int, list[int]] = {}
         self._slots: dict[int, dict[int, None]] = {}
 
     def put(self, slot: int, tokens: Sequence[int]) -> None:
-        """Record that ``slot`` holds ``tokens``, replacing what it held before."""
+        """Record that ``slot`` holds ``tokens``, replacing its earlier tokens."""
         self.remove(slot)
         chain = _chain(tokens)
         self._tokens[slot] = tokens
@@ -40,7 +33,6 @@ class PrefixIndex:
             self._slots.setdefault(key, {})[slot] = None
 
     def remove(self, slot: int) -> None:
-        """Remove the tokens of ``slot``."""
         self._tokens.pop(slot, None)
         for key in self._chains.pop(slot, ()):
             holders = self._slots[key]
@@ -49,17 +41,16 @@ class PrefixIndex:
                 del self._slots[key]
 
     def tokens(self, slot: int) -> Sequence[int]:
-        """Tokens of ``slot``."""
         return self._tokens.get(slot, ())
 
     def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
-        """The slot with the longest common prefix, among the newest ``candidates`` of each of the two longest chains of
-        blocks. Prefixes shorter than a block are not found.
+        """Return the slot with the longest common prefix; prefixes shorter than a block are not found.
+
+        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks.
 
         Args:
-            free: Slots that may be continued in place: one whose tokens are all a prefix of the prompt is preferred to
-                another that shares less than a block more.
-            candidates: Most slots of a chain that are compared.
+            free: Slots that may be continued in place. Such a slot, if all its tokens are a prefix of the prompt, is
+                preferred to another slot that shares less than one block more.
         """
         chains: list[dict[int, None]] = []
         for key in _chain(prompt):
@@ -87,7 +78,6 @@ def _chain(tokens: Sequence[int]) -> list[int]:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Number of tokens that two sequences share from the start."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n

@@ -1,4 +1,4 @@
-"""Sampling of the tokens of one step, with a record of their log-probabilities."""
+"""Sampling of the tokens of one step and of their log-probabilities."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from turntree.spec_tree.rules.verify import Verified, root, sample_then_match
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-EAGER = 1 << 21
-"""Most logits for which all nodes are drawn at once; above, only the nodes that the walk reaches."""
+EAGER = 1 << 21  #: maximum logits up to which all nodes are drawn at once; above, only the nodes that the walk reaches
 
 
 def emit(
@@ -30,8 +29,8 @@ def emit(
 
     Args:
         draft: One tree per row.
-        turn_drafted: Number of leading nodes of each row that are the caller's draft, shape (rows,).
-        room: Tokens that each may still sample, at least 1, shape (rows,).
+        turn_drafted: Leading nodes of each row that are the caller's draft, shape (rows,).
+        token_limits: Tokens that each row may still sample, at least 1, shape (rows,).
         logits: Shape (rows + nodes, vocabulary).
         monitors: Whether to compute the sums of the exactness monitors.
     """
@@ -76,7 +75,6 @@ def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draw
 
 
 def _sums(behaviour: Floats, matched: NDArray[np.bool_], monitor: Monitor, start: Ints) -> list[list[float]]:
-    """Terms of each row for its ``Monitored``, in the order of its fields."""
     mass = np.where(monitor.tested, monitor.mass, 0.0)
     columns = np.stack(
         [
@@ -89,34 +87,24 @@ def _sums(behaviour: Floats, matched: NDArray[np.bool_], monitor: Monitor, start
 
 
 class Monitor(NamedTuple):
-    """Terms of the exactness monitors at some nodes; arrays of shape (nodes,)."""
+    """Terms of the exactness monitors at some nodes, each of shape (nodes,)."""
 
-    entropy: Floats
-    """Entropy, nats."""
-    entropy_variance: Floats
-    """Variance of -log p, nats squared."""
-    mass: Floats
-    """Probability of the drafted children."""
-    tested: NDArray[np.bool_]
-    """Whether there are children, none of which the caller drafted."""
+    entropy: Floats  #: nats
+    entropy_variance: Floats  #: variance of -log p, nats squared
+    mass: Floats  #: probability of the drafted children
+    tested: NDArray[np.bool_]  #: whether there are children, none of them from a caller's draft
 
 
 class StepLogprobs(NamedTuple):
-    """Log-probabilities at some nodes of the tokens drawn there; arrays of shape (nodes,)."""
+    """Log-probabilities of the tokens drawn at some nodes, each of shape (nodes,)."""
 
-    policy: Floats
-    """Log-probability before penalties, min-p, top-k and top-p."""
-    behaviour: Floats
-    """Log-probability after all transforms."""
-    monitored: Monitor | None
-    """Entropies, nats; ``None`` if not requested."""
-    top: Top | None
-    """Most probable tokens, as many as any request records; ``None`` if none does."""
+    policy: Floats  #: before penalties, min-p, top-k and top-p
+    behaviour: Floats  #: after all transforms
+    monitored: Monitor | None  #: ``None`` if not requested
+    top: Top | None  #: as many as any request records; ``None`` if none does
 
 
 class _Draws:
-    """Draws from the logits of a step: at all nodes where that is cheap, else only where the walk arrives."""
-
     def __init__(
         self, rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, logits: Tensor, *, monitors: bool
     ) -> None:
@@ -154,7 +142,6 @@ class _Draws:
         return tokens, logprobs
 
     def readings(self, nodes: Ints, tokens: Ints) -> StepLogprobs:
-        """Log-probabilities at the nodes that the walk passed, in the order of ``nodes``."""
         if self._all is not None:
             probabilities, _, logprobs = self._all
             if len(nodes) < len(probabilities):
@@ -195,8 +182,6 @@ def _chosen(probabilities: Tensor, tokens: Tensor) -> Floats:
 
 
 def _joined(parts: Sequence[StepLogprobs], order: Ints) -> StepLogprobs:
-    """The results of several calls as one, in the order of ``order``."""
-
     def taken(columns: Sequence[Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
         return [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
 

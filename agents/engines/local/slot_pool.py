@@ -1,10 +1,8 @@
-"""Allocation of cache slots: a parked one that the request continues, a copy of a shared prefix, or a free one.
+"""Allocation of cache slots: a parked slot that the request continues, a copy of a shared prefix, or a free slot.
 
-Invariant: a slot is live, parked or free. A parked slot holds a finished turn
-for the dialogue's next one. Those of precomputed turns are given away first,
-then the least recently parked.
-
-Prefixes are copied when ``runnable`` is called, those from one slot together.
+A slot is live, parked or free. A parked slot keeps a finished turn for the dialogue's next turn. Slots of
+precomputed turns are reused first, then the least recently parked ones. Prefixes are copied when ``runnable`` is
+called, all copies of one slot together.
 """
 
 from __future__ import annotations
@@ -17,30 +15,21 @@ from turntree.agents.engines.local.request import Request
 
 
 class SlotPool:
-    """Allocates the slots of a cache."""
-
     def __init__(self, cache: SlotCache) -> None:
         self._cache = cache
         self._index = PrefixIndex()
         self._free = list(range(cache.slots))
         self._parked: dict[int, None] = {}
         self._live: dict[int, Request] = {}
-        self._copies: dict[tuple[int, int], list[int]] = {}
-        """Slots to copy to, by the slot to copy from and the number of tokens."""
+        self._copies: dict[tuple[int, int], list[int]] = {}  #: slots to copy to, by source slot and number of tokens
         self._targets: set[int] = set()
 
     @property
     def live(self) -> list[Request]:
-        """Requests that hold a slot, in the order of their slots."""
         return [self._live[slot] for slot in sorted(self._live)]
 
     def place(self, request: Request) -> bool:
-        """Give ``request`` a slot with the longest known prefix. The last token of the prompt
-        is always computed, since its logits are needed.
-
-        Returns:
-            Whether a slot was free.
-        """
+        """Give ``request`` a slot with the longest known prefix; return ``False`` if no slot is free."""
         wanted = len(request.prompt) - 1
         match = self._index.match(request.prompt, free=self._parked)
         source, length = match.slot, min(match.length, wanted)
@@ -78,13 +67,15 @@ class SlotPool:
         return None
 
     def runnable(self) -> list[Request]:
-        """Requests that may run now, in the order of their slots; all but those that wait for a leader's prefix."""
+        """Return the requests that can run now, in the order of their slots.
+
+        The others wait for the prefix that their leader computes.
+        """
         rows = [request for request in self.live if self._follow(request)]
         self._make_copies()
         return rows
 
     def _follow(self, request: Request) -> bool:
-        """Copy the leader's prefix as soon as it is computed; returns whether the request may run now."""
         leader = request.leader
         if leader is None:
             return True
@@ -113,7 +104,6 @@ class SlotPool:
         self._targets.clear()
 
     def park(self, request: Request) -> None:
-        """Keep the keys and values of a finished turn for the dialogue's next one."""
         slot = request.slot
         del self._live[slot]
         if request.computed < BLOCK:
@@ -127,7 +117,6 @@ class SlotPool:
             self._parked[slot] = None
 
     def forget(self) -> None:
-        """Drop all keys and values, since the weights have changed."""
         for slot in self._parked:
             self._index.remove(slot)
             heapq.heappush(self._free, slot)

@@ -1,8 +1,7 @@
-"""The queue of waiting requests, and their admission to slots.
+"""Queue of waiting requests, and their admission to slots.
 
-Invariant: a precomputed request never keeps a slot from one that is needed
-now. It is admitted only if no other waits, and ends with the tokens that it
-has as soon as one does.
+A precomputed request never keeps a slot from a request that is needed now: it is admitted only if no other
+request waits, and ends with its tokens so far as soon as one does.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from turntree.agents.engines.local.slot_pool import SlotPool
 
 
 class WaitQueue:
-    """Requests without a slot, in the order of their arrival."""
-
     def __init__(self, config: LocalEngineConfig, pool: SlotPool) -> None:
         self._config = config
         self._pool = pool
@@ -28,25 +25,22 @@ class WaitQueue:
         return len(self._wanted) + len(self._ahead)
 
     def add(self, request: Request) -> None:
-        """Put a request at the end."""
         (self._ahead if request.ahead else self._wanted).append(request)
 
     def take(self, leaves: Callable[[Request], bool]) -> list[Request]:
-        """Remove the requests that leave the queue, and return them."""
+        """Remove and return the requests for which ``leaves`` returns true."""
         gone = [request for line in (self._wanted, self._ahead) for request in line if leaves(request)]
         for request in gone:
             (self._ahead if request.ahead else self._wanted).remove(request)
         return gone
 
     def preempted(self) -> list[Request]:
-        """Live precomputed requests whose slots are needed, those with the fewest sampled tokens; to be ended before
-        ``admit``."""
+        """Return live precomputed requests whose slots are needed, fewest tokens first; end them before ``admit``."""
         live = self._pool.live
         ahead = sorted((request for request in live if request.ahead), key=lambda request: request.sampled)
         return ahead[: max(0, len(self._wanted) + len(live) - self._config.max_batch)]
 
     def admit(self) -> None:
-        """Give free slots to waiting requests, precomputed ones last."""
         live = self._pool.live
         free = self._config.max_batch - len(live)
         free -= self._place(self._wanted, free)

@@ -1,5 +1,3 @@
-"""Settings that an engine of vLLM and one of SGLang in this process have in common."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,26 +7,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedConfig:
-    """Size and behaviour of one engine."""
+    """Size and behaviour of a vLLM or SGLang engine in this process."""
 
     max_batch: int = 32
-    """Requests that decode at once; more wait in a queue."""
+    """Requests that decode concurrently; more wait in a queue."""
     max_context: int = 1024
-    """Most tokens of prompt and response together."""
+    """Maximum tokens of prompt and response together."""
     dtype: str = "auto"
     """Dtype of weights and activations: auto, float32, bfloat16 or float16."""
     seed: int | None = None
-    """Seeds the noise of requests that bring no seed; ``None`` is fresh entropy."""
+    """Seeds the noise of requests without a seed; ``None`` is fresh entropy."""
     engine_args: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of the engine's own, for example ``{"tensor_parallel_size": 2}`` of vLLM's
-    ``AsyncEngineArgs`` or ``{"tp_size": 2}`` of SGLang's server."""
+    """Further arguments of the engine: vLLM's ``AsyncEngineArgs`` or SGLang's server arguments."""
 
     def _check(self, least: Mapping[str, int], ours: Sequence[str], advice: str) -> None:
-        """Check sizes, and that the engine's own arguments leave ours to turntree.
-
-        Raises:
-            ValueError: If they do not.
-        """
         for name, smallest in {"max_batch": 1, "max_context": 1, **least}.items():
             if getattr(self, name) < smallest:
                 raise ValueError(f"{type(self).__name__}.{name} must be at least {smallest}, got {getattr(self, name)}")

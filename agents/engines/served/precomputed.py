@@ -1,8 +1,3 @@
-"""Requests of precomputed turns in an engine that schedules by priority: they come after all others, and can be ended.
-
-An engine notes each by its id. What is ended keeps the tokens that it has.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -12,39 +7,27 @@ from turntree.agents.engines.protocol import TurnRequest
 
 
 class PrecomputedRequests:
-    """Part of an engine that takes ``TurnRequest.precomputed_for``."""
+    """Mix-in for engines with priority scheduling: precomputed turns run after all others and can be aborted."""
 
     def __init__(self, *, priorities: bool, setting: str) -> None:
-        """Begin without any.
-
-        Args:
-            setting: The argument with which it does, as a message names it.
-        """
+        """Store whether the engine schedules by priority, and the setting that enables it, for messages."""
         self._priorities, self._setting = priorities, setting
         self._ahead: dict[str, None] = {}
 
     async def abort_precomputed(self, most: int | None = None) -> None:
-        """End requests of precomputed turns with the tokens that they have, the newest first.
+        """Abort up to ``most`` (``None``: all) precomputed requests, newest first; they keep their tokens.
 
-        One that has not reached the engine yet may escape: call it again until all have ended.
-
-        Args:
-            most: Most requests ended; ``None`` is all.
+        A request that has not reached the engine yet may escape: call again until all have ended.
         """
         names = [*reversed(self._ahead)][:most]
         if names:
             await self._abort(names)
 
     async def _abort(self, names: Sequence[str]) -> None:
-        """Abort requests by their ids; unknown ones are left alone."""
+        # Unknown ids must be ignored.
         raise NotImplementedError
 
     def _check_ahead(self, request: TurnRequest) -> None:
-        """Refuse to precompute where the turn would take places of others.
-
-        Raises:
-            ValueError: If the engine does not schedule by priority.
-        """
         if request.precomputed_for and not self._priorities:
             raise ValueError(
                 f"a precomputed turn must come after all others, got one for step {request.precomputed_for} in an engine "
@@ -53,7 +36,6 @@ class PrecomputedRequests:
 
     @contextmanager
     def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:
-        """Note a request while it runs, if it is of a precomputed turn."""
         if ahead:
             self._ahead[name] = None
         try:

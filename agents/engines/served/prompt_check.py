@@ -1,21 +1,19 @@
-"""The check of a prompt before it is sent to an external engine, so that errors are turntree's own."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
 def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: int | None = None) -> list[int]:
-    """The tokens of a prompt, and those given after it, as Python integers.
+    """Return the tokens of a prompt as Python integers, or raise before an engine's process sees them.
 
     Args:
-        tokens: Token ids, shape (tokens,).
-        max_context: Tokens of prompt and response together; ``None`` leaves the bound to the engine.
-        vocabulary: Tokens that the model knows; ``None`` if that is not known.
+        tokens: Prompt and given tokens, shape (tokens,).
+        max_context: Maximum tokens of prompt and response; ``None`` leaves the bound to the engine.
+        vocabulary: Tokens that the model knows; ``None`` if unknown.
 
     Raises:
-        ValueError: If there are none, if they leave no room for a sampled token, or if the model knows one not: an
-            engine's process would end at it.
+        ValueError: If there are none, if no token can be sampled after them, or if one is unknown, which would crash
+            the engine's process.
     """
     if not tokens:
         raise ValueError("the prompt is empty; the policy needs at least one token to go on from")

@@ -1,5 +1,3 @@
-"""Turns and scores over the requests of an external engine, in this process or behind verl's server or HTTP."""
-
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -19,11 +17,11 @@ from turntree.agents.errors import EngineAborted
 
 
 class ServedTurns(PrecomputedRequests, ABC):
-    """A ``ScoringEngine`` over requests that a subclass sends."""
+    """A ``ScoringEngine`` over the requests of an external engine, which a subclass sends."""
 
+    #: weight updates abort all requests and hold back new ones, so a request is of the version at its end, not its
+    #: start
     gated = False
-    """Whether an update of the weights ends all requests, and has new ones wait for it: such a request is of the
-    weights that are there at its end, else of those at its begin."""
 
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
@@ -32,14 +30,13 @@ class ServedTurns(PrecomputedRequests, ABC):
 
         Args:
             dialect: Writes its requests and reads its answers.
-            max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the engine.
+            max_context: Maximum tokens of prompt and response; ``None`` leaves the bound to the engine.
             vocabulary: Size of the model's vocabulary; ``None`` if unknown.
             priorities: Whether the engine schedules by priority, as precomputed turns need.
         """
         super().__init__(priorities=priorities, setting=dialect.priority_setting)
         self.max_context = max_context
         self.version = 0
-        """Version of the policy's weights."""
         self._dialect = dialect
         self._vocabulary = vocabulary
         self._judging: bool | None = None
@@ -49,14 +46,14 @@ class ServedTurns(PrecomputedRequests, ABC):
         """Size of the model's vocabulary.
 
         Raises:
-            ValueError: If it is not known.
+            ValueError: If it is unknown.
         """
         if self._vocabulary is None:
             raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
         return self._vocabulary
 
     def close(self) -> None:
-        """Give back what the engine holds. Closing twice is fine."""
+        """Release what the engine holds. May be called twice."""
 
     def __enter__(self) -> Self:
         return self
@@ -65,36 +62,30 @@ class ServedTurns(PrecomputedRequests, ABC):
         self.close()
 
     def _updated(self, version: int | None) -> None:
-        """Count new weights; ``None`` counts up."""
         self.version = self.version + 1 if version is None else version
 
     @abstractmethod
     async def _ask(self, name: str, asked: Any) -> Any:
-        """The answer to one request; ``None`` if it was never begun.
-
-        Args:
-            asked: As the dialect writes it.
-        """
+        """Return the answer to one request as the dialect wrote it; ``None`` if the request never began."""
 
     async def _counters(self, name: str, tokens: int) -> DraftStats | None:
-        """The drafter's counters of a request that sampled so many tokens; ``None`` if its answer has them."""
+        # ``None``: the answer itself has the counters
         return None
 
     async def _judges(self) -> bool:
-        """Whether the engine draws at the positions of a draft; asked once."""
+        # whether the engine draws at the positions of a draft
         return True
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
 
-        With a seed the turn depends on the policy and the seed alone, and a draft that was sampled with the same
-        seed is replayed: in one pass over all of it where that saves any (``reverified``), else by turntree's drafter. Any
-        other engine ignores a draft.
+        With a seed the turn depends only on policy and seed, and a draft sampled with the same seed is replayed: in one
+        pass if that saves any (``reverified``), else by turntree's drafter. Other engines ignore the draft.
 
         Raises:
             UnsupportedSampling: If the engine cannot sample with these parameters.
-            ValueError: If the prompt is empty, or leaves no room in the context, or a turn is for a later step and
-                the engine does not schedule by priority.
+            ValueError: If the prompt is empty or fills the context, or if a turn is precomputed and the engine does not
+                schedule by priority.
         """
         self._check_ahead(request)
         request = self._fitting(request)
@@ -104,7 +95,6 @@ class ServedTurns(PrecomputedRequests, ABC):
         return await self._sample(request)
 
     def _fitting(self, request: TurnRequest) -> TurnRequest:
-        """The request within the context, its draft as far as it fits and is in the vocabulary."""
         prompt = checked_prompt(request.prompt_ids, self.max_context, self._vocabulary)
         sampling, known = request.sampling, range(self._vocabulary or 1 << 31)
         draft = tuple(takewhile(known.__contains__, map(int, request.draft)))
@@ -124,20 +114,18 @@ class ServedTurns(PrecomputedRequests, ABC):
         return self._judging
 
     async def _judge(self, request: TurnRequest) -> Completion | None:
-        """The token that the policy draws at each position of the draft."""
         _, answer, version = await self._run(self._dialect.reverify(request), ahead=request.precomputed_for > 0)
         drawn = self._dialect.drawn(answer, request)
         return None if drawn is None else replace(drawn, weights_version=version)
 
     async def _sample(self, request: TurnRequest, given: int = 0) -> Completion:
-        """Sample a turn, or its rest after the ``given`` tokens at the end of the prompt."""
         name, answer, version = await self._run(self._dialect.turn(request, given), ahead=request.precomputed_for > 0)
         turn = replace(self._dialect.completion(answer, request.sampling), weights_version=version)
         counters = None if answer is None else await self._counters(name, len(turn.token_ids))
         return turn if counters is None else replace(turn, draft=counters)
 
     async def _run(self, asked: Any, *, ahead: bool = False) -> tuple[str, Any, int]:
-        """The id of a request, its answer, and the version of the weights that gave it."""
+        # returns the request's id, its answer, and the version of the weights that gave it
         name, begun = f"turntree-{uuid4().hex}", self.version
         with self._noted(name, ahead=ahead):
             answer = await self._ask(name, asked)
@@ -148,20 +136,19 @@ class ServedTurns(PrecomputedRequests, ABC):
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Log-probabilities of given tokens, from one pass over prompt and tokens.
+        """Score given tokens by one pass over prompt and tokens.
 
-        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers a token; otherwise it returns
+        At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers per token. Otherwise it returns
         the whole vocabulary's, from which the distribution is computed here.
 
         Args:
             prompt_ids: Token ids, shape (prompt,).
-            token_ids: The tokens after the prompt, shape (tokens,).
+            token_ids: Tokens after the prompt, shape (tokens,).
             sampling: Its transforms define the distribution.
             top: Most probable tokens recorded at each position and after the last token.
 
         Raises:
-            ValueError: If ``sampling`` has a penalty, the prompt is empty, or prompt and tokens do not leave room for
-                one more token.
+            ValueError: If ``sampling`` has a penalty, the prompt is empty, or no further token fits the context.
             EngineAborted: If all requests were aborted meanwhile.
         """
         check_scorable(sampling)

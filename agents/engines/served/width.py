@@ -1,15 +1,11 @@
-"""Choice of the width of a step's trees, learnt from the engine's own steps.
+"""Choice of the width of a step's trees, learned from the engine's own steps.
 
-All requests of a pass have the same width, and each pays for it, with drafts or
-without. So the question is not which nodes are worth their cost, as in
-``spec_tree.budget``, but which of a few widths gives the batch the most tokens
-per second: the expected accepted nodes, by how often nodes of the same estimate
-were accepted recently, over the cost of a pass of that width.
+All requests of a pass have the same width, and each pays for it, with drafts or without. So the question is which
+of a few widths gives the batch the most tokens per second: expected accepted nodes (by the recent acceptance
+of nodes with the same estimate) over the cost of a pass of that width.
 
-Invariant: the choice is a function of the offered and accepted nodes and of the
-reported seconds. With the same input, two choosers choose alike. What wider
-passes lose against plain ones is paid from a ``StepAccount``; while it is empty
-all are plain.
+The choice depends only on the offered and accepted nodes and the reported seconds, so two choosers with the same
+input agree. A ``StepAccount`` bounds what wider passes may lose against plain ones.
 """
 
 from __future__ import annotations
@@ -23,26 +19,16 @@ from turntree.spec_tree.budget.step_cost import StepCost
 
 Floats = NDArray[np.float64]
 
-_CLASSES = 16
-"""Classes of estimated probability, of the same width."""
+_CLASSES = 16  #: classes of estimated probability, of equal width
 _CENTER = (np.arange(_CLASSES) + 0.5) / _CLASSES
-_PRIOR = 4.0
-"""Weight of the estimate itself in its class, in nodes."""
-_RECENT = 0.98
-"""Share of the counts that remains after a step with drafts."""
-_PROBE_SHARE = 0.01
-"""Share of the time that trying other widths may cost."""
+_PRIOR = 4.0  #: weight of the estimate itself in its class, in nodes
+_RECENT = 0.98  #: factor on the counts after a step with drafts
+_PROBE_SHARE = 0.01  #: fraction of the time that trying other widths may cost
 
 
 class WidthChooser:
-    """Chooses among a few widths."""
-
     def __init__(self, widths: tuple[int, ...]) -> None:
-        """Start with the store's estimates and the prior cost of steps.
-
-        Args:
-            widths: Ascending; the first is that of a step without drafts.
-        """
+        """Start from the store's estimates; ``widths`` ascend from the width of a step without drafts."""
         self.cost = StepCost()
         self._widths = np.array(widths)
         self._drafted = np.zeros(_CLASSES)
@@ -51,7 +37,7 @@ class WidthChooser:
         self._account = StepAccount(self.cost)
 
     def choose(self, draft: DraftBatch) -> int:
-        """The width of the next step.
+        """Return the width of the next step.
 
         Args:
             draft: The store's trees, one per row, the likeliest node of each first.
@@ -84,7 +70,7 @@ class WidthChooser:
         return np.asarray((rows + promised) / self.cost.seconds(rows, rows * widths))
 
     def _untried(self, best: int, rows: int, widths: NDArray[np.int64]) -> int | None:
-        """A width with few observations: the next wider one, or the plain step if its cost was never measured."""
+        # the plain step if its cost was never measured, else the next wider step
         if best > 0 and self.cost.weight(rows * int(widths[0])) < 1:
             return 0
         return best + 1 if best + 1 < len(widths) else None
@@ -94,7 +80,7 @@ class WidthChooser:
 
         Args:
             estimates: The store's path probability of each verified node, shape (nodes,).
-            accepted: Whether the policy sampled it, shape (nodes,).
+            accepted: Whether the policy sampled the node, shape (nodes,).
             seconds: Duration of the step; NaN if unknown.
         """
         if seconds == seconds:
@@ -117,7 +103,7 @@ class WidthChooser:
             kept += new
 
     def _share(self) -> Floats:
-        """Expected acceptance of a node of each class, shape (classes,)."""
+        # expected acceptance of a node of each class
         promised = float(self._drafted @ _CENTER)
         trust = (float(self._accepted.sum()) + _PRIOR) / (promised + _PRIOR)
         believed = np.minimum(trust * _CENTER, 1.0)

@@ -1,8 +1,4 @@
-"""The policy: a Hugging Face decoder run through its own forward pass, with turntree's attention.
-
-Loads a model, refuses kinds that cannot run, and updates weights in place.
-Does not know of requests.
-"""
+"""The policy: a Hugging Face decoder run through its own forward pass, with turntree's attention."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ class Policy:
     """A causal language model that the engine can run."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take over ``model``, a ``transformers`` causal language model: its attention implementation
-        becomes the engine's, and on the CPU its large linear layers (``forward.linear``) and its norms
-        (``forward.norm``) too; nothing else can run it then.
+        """Take over ``model``, a ``transformers`` causal language model; nothing else can run it afterwards.
+
+        Its attention implementation is replaced, and on the CPU its large linear layers and norms (``forward.linear``).
 
         Raises:
             ValueError: If the model's attention cannot be replaced.
@@ -49,16 +45,14 @@ class Policy:
         text = config.get_text_config()
         self.windows = bool(getattr(text, "sliding_window", None)) and getattr(text, "use_sliding_window", True)
         self.vocabulary = int(text.vocab_size)
+        #: directory or Hugging Face id that the model was loaded from, or empty
         self.name = str(getattr(config, "_name_or_path", ""))
-        """Directory or Hugging Face id that it was loaded from; empty without one."""
-        self.end_tokens = _end_tokens(model)
-        """Tokens that end a text, by the model's own settings."""
+        self.end_tokens = _end_tokens(model)  #: end tokens by the model's own settings
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
         self._home = self.device
         self._blocked: dict[str, list[Blocked]] = {}
+        #: most columns that a row's tokens may see together in compiled attention; 0 where it does not run
         self.looped = 0
-        """Most columns that the tokens of a row together see for compiled loops of attention on the CPU; 0 where
-        there are none."""
         dtype, heads = next(model.parameters()).dtype, int(text.num_attention_heads)
         if dtype in compiled.DTYPES:
             self.looped = compiled.MOST_SEEN * int(getattr(text, "num_key_value_heads", None) or heads) // heads
@@ -95,17 +89,15 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the weights, bytes."""
         return sum(weight.nbytes for weight in self.model.parameters())
 
     @torch.inference_mode()
     def token_bytes(self) -> int:
-        """Size of the keys and values of one token, bytes, found by running one."""
+        """Return the size of the keys and values of one token, bytes, measured by running one."""
         one, none = np.ones(1, np.int64), np.zeros(1, np.int64)
         step = plan_step(slot=none, computed=none, pending=one, pending_tokens=[[0]], draft=DraftBatch.empty(1))
         cache = SlotCache(1, 1)
@@ -115,26 +107,22 @@ class Policy:
         return cache.bytes
 
     def leave_device(self) -> None:
-        """Move the weights to the host's memory, and give unused memory of the device back."""
+        """Move the weights to the host's memory and release unused memory of the device."""
         self.model.to("cpu")
         if self._home.type == "cuda":
             torch.cuda.empty_cache()
 
     def return_to_device(self) -> None:
-        """Move the weights to where they were loaded."""
         self.model.to(self._home)
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
-        """Run the model over the flattened step.
+        """Run the model over the flattened step and return logits, shape (n, vocabulary).
 
         Args:
             tokens: int64, shape (tokens,).
             positions: int64, shape (tokens,).
             keep: Indices of the tokens whose logits are needed, shape (n,).
             plan: Plan of the step for the attention layers.
-
-        Returns:
-            Shape (n, vocabulary).
         """
         output = self.model(
             input_ids=tokens[None],
@@ -147,16 +135,13 @@ class Policy:
         return logits
 
     def update(self, named: Iterable[tuple[str, Tensor]]) -> int:
-        """Copy new weights in place.
+        """Copy new weights in place and return the number of tensors.
 
         Args:
             named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
 
-        Returns:
-            Number of tensors copied.
-
         Raises:
-            KeyError: If a name is unknown; the nearest known name is given. Nothing after it was copied.
+            KeyError: If a name is unknown; weights after it are not copied.
             ValueError: If a shape differs.
         """
         own = self.model.state_dict()

@@ -19,7 +19,7 @@ from turntree.agents.engines.local.forward.compiled import kernel
 
 
 class RmsNorm(nn.Module):
-    """A norm of single precision by the compiled loop."""
+    """A root-mean-square norm by the compiled loop; a row's result depends on that row alone."""
 
     def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
         """Share ``weight``, shape (size,), which takes no gradient; ``epsilon`` is added to the mean square."""
@@ -27,7 +27,6 @@ class RmsNorm(nn.Module):
         self.weight, self._epsilon = weight, np.float32(epsilon)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """The rows, shape (..., size), scaled to a mean square of one and by the weight."""
         scaled = torch.empty(rows.shape)
         size = len(self.weight)
         flat = (one.view(-1, size).numpy() for one in (rows.contiguous(), scaled))
@@ -36,7 +35,7 @@ class RmsNorm(nn.Module):
 
 
 def join_norms(model: nn.Module) -> None:
-    """Put ``RmsNorm`` in the place of a model's norms that compute the same of rows and weights drawn at random."""
+    """Replace those of a model's norms that ``RmsNorm`` reproduces on random rows and weights."""
     noise = torch.Generator().manual_seed(0)
     for place, layer in list(model.named_modules()):
         weight, epsilon = getattr(layer, "weight", None), getattr(layer, "variance_epsilon", None)
@@ -52,7 +51,6 @@ def join_norms(model: nn.Module) -> None:
 
 @kernel
 def _scale(rows: Any, scaled: Any, weight: Any, epsilon: Any) -> None:
-    """Arguments as of ``RmsNorm``; rows, scaled rows, shape (rows, size), and the weight."""
     size = rows.shape[1]
     for i in range(len(rows)):
         squares = rows.dtype.type(0)
