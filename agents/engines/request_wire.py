@@ -50,7 +50,7 @@ def from_wire(values: Mapping[str, Any]) -> DialogueState:
         exact = int(values["exact"], 16)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{KEY} must be what turntree.agents.engines.request_wire.to_wire returns, a mapping of exact (hexadecimal), "
+            f"{KEY} must be a mapping as turntree.agents.engines.request_wire.to_wire returns: exact (hexadecimal), "
             f"task, tools and env, got {values!r}"
         ) from error
     if not all(isinstance(text, str) for text in texts.values()) or not 0 <= exact < 1 << 64:

@@ -78,7 +78,7 @@ class ChainRows:
         self._turns: dict[int, ChainTurn] = {}
         self._handles: dict[int, int] = {}  #: the store's handles of live turns, by slot
         self._free: list[int] = []
-        self._guesses = 0  #: end of the used part of ``Chains.turn_drafts``
+        self._turn_draft_end = 0  #: end of the used part of ``Chains.turn_drafts``
         self._chains = Chains(
             records=np.zeros(0, CHAIN),
             held=np.zeros((0, _FIRST_HELD), np.int32),
@@ -103,12 +103,9 @@ class ChainRows:
             self._chains.stops[slot] = -1
             self._chains.stops[slot, : len(stops)] = stops
             record = np.zeros((), CHAIN)
-            record["live"], record["prompt"], record["least"], record["most"] = (
-                1,
-                len(turn.prompt),
-                turn.least,
-                turn.most,
-            )
+            record["live"], record["prompt"] = 1, len(turn.prompt)
+            record["least"], record["most"] = turn.least, turn.most
+            # -2 is neither the current step nor the one before: the turn has not sampled yet.
             record["step"] = record["asked"] = -2
             record["turn_draft"], record["turn_drafted"] = self._keep_turn_draft(turn.turn_draft), len(turn.turn_draft)
             self._chains.records[slot] = record
@@ -124,13 +121,14 @@ class ChainRows:
 
         Args:
             slots: Slot of each row of the batch, -1 for none, shape (rows,).
-            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends``, prompt and tokens of each row.
+            tokens: New tokens, -1 after the last, shape (rows or more, any); with ``ends``, prompt and tokens.
             ends: Length of prompt and tokens of each row, 0 if the row sampled nothing, shape (rows,).
         """
         self._step += 1
         self._make_room(len(slots))
         given = slots, tokens, _NO_ENDS if ends is None else ends, self._step, self._waiting
         found = Read(*read(*given, self._chains, self._verdicts))
+        # If a turn's held tokens do not fit, ``read`` has changed nothing: widen the table and read again.
         if found.most > self._chains.held.shape[1]:
             self._chains = self._chains._replace(held=_wider(self._chains.held, found.most))
             found = Read(*read(*given, self._chains, self._verdicts))
@@ -156,6 +154,7 @@ class ChainRows:
         known, records = slots[slots >= 0], self._chains.records
         before = records["committed"][known]
         found = self.read(slots, tokens)
+        # ``read`` counts one step; add the others, of which a turn that ended early sampled in fewer.
         records["verify_steps"][known] += np.maximum(records["committed"][known] - before - 1, 0)
         return found
 
@@ -183,17 +182,19 @@ class ChainRows:
         Raises:
             UnknownTurn: If the store was cleared while turns were live.
         """
+        # Raises UnknownTurn if the store was cleared: one handle is enough to find out.
         if self._handles:
             self._forest.live_table.rows([next(iter(self._handles.values()))])
         self._register()
         self._held_steps += 1
-        asks, whole = allowed is not None and allowed.nodes > 0 and self._live > 0, self._held_steps > HELD_STEPS
-        if whole:
+        asks, flush = allowed is not None and allowed.nodes > 0 and self._live > 0, self._held_steps > HELD_STEPS
+        if flush:
             self._held_steps = 0
+        # A turn that ended must reach the store before it is closed there, even between two flushes.
         if len(self._ended):
-            self._tell(self._chains.waiting[: self._waiting] if whole else self._ended)
+            self._flush(self._chains.waiting[: self._waiting] if flush else self._ended)
             self._finish(self._ended.tolist(), keep=True)
-        due = self._chains.waiting[: self._waiting] if asks or whole else _NO_ENDS
+        due = self._chains.waiting[: self._waiting] if asks or flush else _NO_ENDS
         turn_drafted = (len(slots) * self._longest if most is None else most) if allowed is not None else 0
         least, nodes = allowed if allowed is not None and asks else (1.0, 0)
         widest = _NO_ENDS if widths is None else widths
@@ -202,7 +203,8 @@ class ChainRows:
         )
         self._asked = self._live if allowed is not None else 0
         if asks:
-            self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+            # The store learns from the tokens right after a draft, so the next step must flush them.
+            self._held_steps = HELD_STEPS
 
     def cut(self, slots: NDArray[np.int32], length: int) -> None:
         """Drop proposed tokens after the first ``length``, which will not be verified."""
@@ -231,7 +233,7 @@ class ChainRows:
         self.propose(_NO_ENDS, self._none, _NO_ENDS, allowed=None)
 
     def trees(
-        self, slots: NDArray[np.int32], room: NDArray[np.int32], *, max_nodes: int, min_probability: float
+        self, slots: NDArray[np.int32], max_depths: NDArray[np.int32], *, max_nodes: int, min_probability: float
     ) -> DraftBatch:
         """Draft trees instead of chains, after ``commit``; the caller verifies them and reads the outcome.
 
@@ -245,21 +247,21 @@ class ChainRows:
             UnknownTurn: If the store was cleared while turns were live.
         """
         handles = [self._handles[slot] for slot in slots.tolist()]
-        return self._forest.draft(handles, max_nodes=max_nodes, room=room.tolist(), min_probability=min_probability)
+        return self._forest.draft(
+            handles, max_nodes=max_nodes, room=max_depths.tolist(), min_probability=min_probability
+        )
 
     def turn_drafts(self, slots: NDArray[np.int32], most: NDArray[np.int32]) -> list[list[int]]:
         """Return the next tokens of callers' drafts, at most ``most`` of each; empty if no turn has a draft."""
         records = self._chains.records
         if not records["turn_drafted"][slots].any():
             return []
-        begins, ends = (
-            (records["turn_draft"] + records["committed"])[slots],
-            (records["turn_draft"] + records["turn_drafted"])[slots],
-        )
+        begins = (records["turn_draft"] + records["committed"])[slots]
+        ends = (records["turn_draft"] + records["turn_drafted"])[slots]
         spans = zip(begins.tolist(), np.minimum(begins + most, ends).tolist(), strict=True)
         return [self._chains.turn_drafts[begin:end].tolist() for begin, end in spans]
 
-    def room(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+    def max_draft_lengths(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the maximum draft length of each turn, one less than its tokens left, shape (rows,)."""
         records = self._chains.records
         left: NDArray[np.int32] = records["most"][slots] - records["committed"][slots] - 1
@@ -274,7 +276,7 @@ class ChainRows:
         self._register()
         live = [slot for slot in slots if slot in self._handles]
         if live:
-            self._tell(np.array(live, np.int32))
+            self._flush(np.array(live, np.int32))
             self._finish(live, keep=keep)
         for slot in slots:
             self._chains.records[slot]["live"] = self._chains.records[slot]["turn_drafted"] = 0
@@ -297,11 +299,12 @@ class ChainRows:
             self._handles.update(zip(new, handles, strict=True))
             self._chains.records["row"][new] = self._forest.live_table.rows(handles)
 
-    def _tell(self, due: NDArray[np.int32]) -> None:
+    def _flush(self, due: NDArray[np.int32]) -> None:
         self._advance(due, _NO_ENDS, 1.0, Proposals(self._none, _NO_ENDS, _NO_ENDS, 0, 0, self._nodes, self._space))
 
     def _advance(self, due: NDArray[np.int32], slots: NDArray[np.int32], least: float, out: Proposals) -> None:
         held = self._chains.records["held"]
+        # Summing over ``due`` is only needed if a part of the waiting turns is due.
         all_ = len(due) == self._waiting
         tokens = self._held if all_ else int(held[due].sum())
         self._forest.advance(self._chains, due, tokens, slots, step=self._step, min_probability=least, out=out)
@@ -311,7 +314,6 @@ class ChainRows:
         self._chains.waiting[: len(left)] = left
 
     def _finish(self, slots: Iterable[int], *, keep: bool) -> None:
-        """End turns in the store, which has all their tokens."""
         self._forest.end([self._handles.pop(slot) for slot in slots], keep=keep)
 
     def _more_slots(self) -> None:
@@ -322,14 +324,15 @@ class ChainRows:
         self._chains = self._chains._replace(**grown)
 
     def _keep_turn_draft(self, turn_draft: Sequence[int]) -> int:
-        """Store a draft; returns where. Those of turns that are over or went on otherwise make room."""
+        # Drafts lie one after the other in one array; a full array is packed, which drops those of ended turns and
+        # those that the policy has left.
         if not turn_draft:
             return 0
-        if self._guesses + len(turn_draft) > len(self._chains.turn_drafts):
+        if self._turn_draft_end + len(turn_draft) > len(self._chains.turn_drafts):
             self._pack_turn_drafts(len(turn_draft))
-        at = self._guesses
-        self._guesses += len(turn_draft)
-        self._chains.turn_drafts[at : self._guesses] = turn_draft
+        at = self._turn_draft_end
+        self._turn_draft_end += len(turn_draft)
+        self._chains.turn_drafts[at : self._turn_draft_end] = turn_draft
         return at
 
     def _pack_turn_drafts(self, needed: int) -> None:
@@ -344,7 +347,7 @@ class ChainRows:
             new[end : end + length] = old[begin : begin + length]
             records[slot]["turn_draft"] = end
             end += length
-        self._guesses = end
+        self._turn_draft_end = end
         self._chains = self._chains._replace(turn_drafts=new)
 
     def _make_room(self, rows: int) -> None:
@@ -354,8 +357,8 @@ class ChainRows:
         count = size * self._longest
         tokens, paths = (lambda: np.zeros(count, np.int32)), (lambda: np.zeros(count, np.float32))
         self._nodes = DraftNodes(tokens=tokens(), parents=tokens(), depths=tokens(), paths=paths())
-        places, live, room, nodes = np.zeros((4, size), np.int64)
-        self._space = Space(places=places, live=live, room=room, nodes=nodes, paths=paths())
+        positions, live, depths, nodes = np.zeros((4, size), np.int64)
+        self._space = Space(places=positions, live=live, room=depths, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
         self._none = np.zeros((0, self._longest), np.int32)
 
@@ -368,14 +371,10 @@ def warm_up() -> None:
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
     rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
-    limits, turns, sources = (
-        DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS),
-        forest.live_table,
-        forest.sources,
-    )
+    limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
     nothing = np.full(3, -1, np.int64)
     out = Proposals(one, one[0], _NO_ENDS, 0, 0, rows._nodes, rows._space)
-    help_out(nothing, limits, turns.turns.records, sources, forest.weights, own_work(), out)
+    help_out(nothing, limits, forest.live_table.turns.records, forest.sources, forest.weights, own_work(), out)
 
 
 def _longer(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -47,9 +47,8 @@ def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Ten
     if probabilities.device.type == "cpu":
         winners = np.empty(len(probabilities), np.int64)
         rows_p = probabilities.contiguous().numpy()
-        places = np.asarray(positions, np.int64)
         words = _bits(seeds).numpy().view(np.uint64)
-        _race(rows_p, rows_p.view(f"i{rows_p.itemsize}"), words, places, winners)
+        _race(rows_p, rows_p.view(f"i{rows_p.itemsize}"), words, np.asarray(positions, np.int64), winners)
         return torch.from_numpy(winners)
     kernel = kernel_on(probabilities.device.type)
     if kernel is None:
@@ -88,8 +87,8 @@ def race_by_tensors(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.i
 
 def _on(device: torch.device, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
     # int64 on the device, without waiting for the device
-    places = torch.as_tensor(positions).long()
-    return _bits(seeds).to(device, non_blocking=True), places.to(device, non_blocking=True)
+    turn_positions = torch.as_tensor(positions).long()
+    return _bits(seeds).to(device, non_blocking=True), turn_positions.to(device, non_blocking=True)
 
 
 def _bits(seeds: Seeds) -> Tensor:
@@ -147,11 +146,13 @@ def _race(p: Any, words: Any, seeds: Any, positions: Any, winners: Any) -> None:
         for start in range(0, p.shape[1], _BLOCK):
             block = row_p[start : start + _BLOCK]
             ahead = word + _GOLDEN * np.uint64(start)
+            # First pass: count the tokens whose lower bound could still win, from the hash alone, without branches.
             hopeful = np.int64(0)
             for i in range(len(block)):
                 hopeful += np.int64((1.0 - _uniform(ahead + _STEPS[i])) * _SURE <= first * np.float64(block[i]))
             if hopeful == 0:
                 continue
+            # Second pass, in few blocks: take logarithms where the bound allows. Ties go to the smaller token.
             for i in range(len(block)):
                 u, mass = _uniform(ahead + _STEPS[i]), np.float64(block[i])
                 if (1.0 - u) * _SURE > first * mass:

@@ -72,29 +72,21 @@ def race_block(begin, start, tokens, value, highest, bound, earliest, winner, LO
     ``bound`` has the block's weights, float64. With LOGITS they are rounded to float32, and ``value`` has the logits.
     """
     u = uniform(begin, tokens.to(tl.uint64))
-    lost = (1.0 - u) * _SURE > earliest * bound  # not while nothing was drawn: infinity times 0 is no number
+    # False while nothing was drawn: infinity times 0 is NaN.
+    lost = (1.0 - u) * _SURE > earliest * bound
     if tl.min(lost.to(tl.int32), 0) == 0:
         weight = bound
         if LOGITS:
             weight = tl.exp(value.to(tl.float64) - highest.to(tl.float64))
-        first, place = tl.min(minus_log(u) / weight, 0, return_indices=True)
+        first, offset = tl.min(minus_log(u) / weight, 0, return_indices=True)
         if first < earliest:
             earliest = first
-            winner = start + place.to(tl.int64)
+            winner = start + offset.to(tl.int64)
     return earliest, winner
 
 
 @triton.jit(do_not_specialize_on_alignment=("seeds", "positions", "winners"))
-def _race(
-    values,
-    seeds,
-    positions,
-    winners,
-    stride,
-    size,
-    LOGITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _race(values, seeds, positions, winners, stride, size, LOGITS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     begin = stream(tl.load(seeds + row).to(tl.uint64, bitcast=True), tl.load(positions + row).to(tl.uint64))
     earliest = tl.full((), float("inf"), tl.float64)
@@ -106,7 +98,7 @@ def _race(
             value = tl.load(values + row * stride + tokens, mask=tokens < size, other=float("-inf")).to(tl.float32)
             before = highest
             highest = tl.maximum(highest, tl.max(value, 0))
-            # Clocks are those of weights exp(logit - highest so far), of which the largest is 1.
+            # Clocks are relative to weights exp(logit - highest so far): rescale the earliest one when it grows.
             earliest = earliest * tl.exp(highest.to(tl.float64) - before.to(tl.float64))
             bound = tl.exp(value - highest).to(tl.float64)
         else:

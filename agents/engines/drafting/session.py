@@ -90,7 +90,7 @@ class DraftingSession:
         turns: Sequence[DraftTurn],
         *,
         max_nodes: int,
-        room: Sequence[int],
+        max_depths: Sequence[int],
         min_probability: float,
         chain: bool = False,
         total_nodes: int | None = None,
@@ -107,16 +107,16 @@ class DraftingSession:
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
-        self._tell(list(self._held))  # drafts go on from the latest tokens, of siblings too
+        self._flush(list(self._held))  # drafts continue the latest tokens, and copy from siblings' latest ones
         batch = self.forest.draft(
             _handles(turns),
             max_nodes=max_nodes,
-            room=room,
+            room=max_depths,
             min_probability=min_probability,
             chain=chain,
             total_nodes=total_nodes,
         )
-        self._held_steps = HELD_STEPS  # what becomes of the drafts is learnt from the next tokens alone
+        self._held_steps = HELD_STEPS  # the store learns from the tokens right after a draft: flush them at once
         return batch
 
     def commit(self, turns: Sequence[DraftTurn], tokens: Sequence[Sequence[int]]) -> None:
@@ -131,7 +131,7 @@ class DraftingSession:
             turn.advance(sampled)
         self._held_steps += 1
         if self._held_steps > HELD_STEPS:
-            self._tell(list(self._held))
+            self._flush(list(self._held))
             self._held_steps = 0
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
@@ -142,12 +142,12 @@ class DraftingSession:
         """
         live = [turn for turn in turns if turn.handle is not None]
         if self.forest is not None and live:
-            self._tell([turn for turn in live if turn in self._held])
+            self._flush([turn for turn in live if turn in self._held])
             self.forest.end(_handles(live), keep=keep)
         for turn in live:
             turn.handle = None
 
-    def _tell(self, turns: list[DraftTurn]) -> None:
+    def _flush(self, turns: list[DraftTurn]) -> None:
         sampled = [self._held.pop(turn) for turn in turns]
         if self.forest is not None and sampled:
             self.forest.commit(_handles(turns), sampled)

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from os import PathLike
+from pathlib import Path
 from typing import Any
+
+from turntree.agents.errors import UsageError
+from turntree.spec_tree.config import ForestConfig
+from turntree.spec_tree.errors import ForestError
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +32,8 @@ def tokenizer_hash(name: str, **where: Any) -> str:
         from transformers import AutoTokenizer
 
         return hash_of(AutoTokenizer.from_pretrained(name, local_files_only=True, **where))
-    except Exception as error:  # files of others, read by code of others: without a tokenizer an engine runs as well
-        logger.info("stores of drafts are not tied to a tokenizer, as %s has none: %s", name, error)
+    except Exception as error:  # third-party files and code; the engine runs without the hash as well
+        logger.info("draft stores are not tied to a tokenizer, since none of %s can be read: %s", name, error)
         return ""
 
 
@@ -38,3 +44,27 @@ def hash_of(tokenizer: Any) -> str:
     for text, token in sorted(tokenizer.get_vocab().items(), key=lambda one: one[::-1]):
         hashed.update(f"{token} {token in special} {len(text)} {text}\n".encode("utf-8", "surrogatepass"))
     return hashed.hexdigest()
+
+
+def given_store(path: str | PathLike[str], tokenizer: str) -> str:
+    """Check the store of another run before an engine starts, and return the value for ``import_turns``.
+
+    Args:
+        path: A file of a store, or a folder with such files: a run, or its checkpoints.
+        tokenizer: Hash of the policy's tokenizer; empty if unknown.
+
+    Returns:
+        The absolute path, for processes with another working directory.
+
+    Raises:
+        UsageError: If there is no store, or it is from another tokenizer.
+    """
+    # Loads numba, which the hash does not need.
+    from turntree.spec_tree.store.snapshot import read_imported
+
+    try:
+        absolute = Path(path).expanduser().absolute()
+        read_imported(absolute, ForestConfig(tokenizer=tokenizer))
+    except (OSError, RuntimeError, ForestError) as error:  # RuntimeError: unknown home folder
+        raise UsageError(f"cannot import turns from {path}: {error}") from error
+    return str(absolute)

@@ -62,14 +62,15 @@ def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) ->
         parents += range(-1, len(turn_draft) - 1)
         depths += range(1, len(turn_draft) + 1)
         probabilities += [1.0] * len(turn_draft)
-        place = {-1: -1}
+        # Index of each node of the tree in the combined draft; nodes that repeat the chain map onto it.
+        index = {-1: -1}
         for node in range(int(draft.offsets[b]), int(draft.offsets[b + 1])):
             token, depth = int(draft.tokens[node]), int(draft.depths[node])
-            above = place[int(draft.parents[node])]
+            above = index[int(draft.parents[node])]
             if above == depth - 2 and depth <= len(turn_draft) and turn_draft[depth - 1] == token:
-                place[node - int(draft.offsets[b])] = depth - 1
+                index[node - int(draft.offsets[b])] = depth - 1
                 continue
-            place[node - int(draft.offsets[b])] = len(tokens) - start
+            index[node - int(draft.offsets[b])] = len(tokens) - start
             tokens.append(token)
             parents.append(above)
             depths.append(depth)

@@ -126,7 +126,7 @@ class EngineCore:
         back = [request.mark() for request in rows]
         try:
             step = self._draw(rows)
-        except Exception as error:  # the boundary of a pass: one request's fault is none of the others'
+        except Exception as error:  # boundary of a pass: a faulty request must not fail the others
             for undo in back:
                 undo()
             if len(rows) > 1:
@@ -188,9 +188,9 @@ class EngineCore:
     def _emit(
         self, drawing: list[Request], plan: StepPlan, at: Ints, turn_drafted: Ints, who: Ints, logits: Tensor
     ) -> Verified:
-        room = np.array([self._drafter.room(r) for r in drawing], np.int64)
+        token_limits = np.array([self._drafter.tokens_left(r) for r in drawing], np.int64)
         own = _logits_of(at, who, plan, logits)
-        return emit(drawing, select(plan.draft, at), turn_drafted[at], room, own, monitors=self.config.monitors)
+        return emit(drawing, select(plan.draft, at), turn_drafted[at], token_limits, own, monitors=self.config.monitors)
 
     def _settle(self, rows: list[Request], step: _Step) -> None:
         stopped, full = [], []
@@ -204,10 +204,10 @@ class EngineCore:
                 watched = request.ended_by_watch(tokens)
                 if watched or request.tokens[-1] in request.sampling.stop_token_ids:
                     stopped.append(request)
-                elif self._drafter.room(request) <= 0:
+                elif self._drafter.tokens_left(request) <= 0:
                     full.append(request)
         self._finish(stopped, FinishReason.STOP)
-        full += [rows[b] for b in step.scoring if self._drafter.room(rows[b]) <= 0]
+        full += [rows[b] for b in step.scoring if self._drafter.tokens_left(rows[b]) <= 0]
         self._finish(full, FinishReason.LENGTH)
 
     def _keep_path(self, slot: Ints, base: Ints, verified: Verified) -> None:

@@ -57,17 +57,19 @@ class Drafter:
         """
         at = [b for b, request in enumerate(rows) if ready[b] and not request.scoring]
         draft = spread(self._from_store([rows[b] for b in at]), at, len(rows))
-        turn_drafts = self._guesses([r if now else None for r, now in zip(rows, ready, strict=True)])
+        turn_drafts = self._turn_drafts([r if now else None for r, now in zip(rows, ready, strict=True)])
         if not any(turn_drafts):
             return Proposal(draft, np.zeros(len(rows), np.int64))
         return Proposal(with_turn_drafts(draft, turn_drafts), np.array([len(g) for g in turn_drafts], np.int64))
 
-    def _guesses(self, rows: Sequence[Request | None]) -> list[list[int]]:
+    def _turn_drafts(self, rows: Sequence[Request | None]) -> list[list[int]]:
         share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.turn_draft) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
-        return [r.turn_drafted(min(most, self.room(r) - 1)) if r is not None and r.turn_draft else [] for r in rows]
+        return [
+            r.turn_drafted(min(most, self.tokens_left(r) - 1)) if r is not None and r.turn_draft else [] for r in rows
+        ]
 
-    def room(self, request: Request) -> int:
+    def tokens_left(self, request: Request) -> int:
         """Return how many tokens a request may still sample, or positions it still has to score."""
         if request.scoring:
             return request.positions - request.scored
@@ -89,12 +91,12 @@ class Drafter:
             draft = self._session.draft(
                 asking,
                 max_nodes=speculation.max_nodes,
-                room=[min(speculation.max_depth, self.room(r) - 1) for r in asking],
+                max_depths=[min(speculation.max_depth, self.tokens_left(r) - 1) for r in asking],
                 min_probability=allowed.min_probability,
                 chain=speculation.chain,
                 total_nodes=allowed.nodes,
             )
-        return within(draft, self._vocabulary)  # the store may have been filled elsewhere
+        return within(draft, self._vocabulary)  # imported turns may have tokens that this model does not know
 
     def commit(self, rows: Sequence[Request], tokens: Sequence[list[int]]) -> None:
         with self._timed():
@@ -108,7 +110,7 @@ class Drafter:
     def _timed(self) -> Iterator[None]:
         with self._session.timed():
             yield
-        # Nothing runs on the device meanwhile: drafts come before the pass, and the store takes drawn tokens alone.
+        # The device is idle meanwhile: drafts come before the pass, and commits after its tokens are drawn.
         self._stats.draft_seconds = self._stats.draft_idle_seconds = self._session.counts.draft_seconds
 
     def learn(self, step: StepPlan, verified: Verified, seconds: float) -> None:

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.local.checks import checked
 from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.local.core import EngineCore
 from turntree.agents.engines.local.forward.model import Policy
-from turntree.agents.engines.local.request import Request
+from turntree.agents.engines.local.request import Request, checked
 from turntree.agents.engines.local.stats import EngineStats
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
 from turntree.agents.errors import EngineAborted
@@ -110,7 +109,7 @@ class LocalEngine:
         prompt, turn_draft = checked(request.prompt_ids, sampling, request.draft, "draft", vocabulary=self.vocabulary)
         if len(prompt) >= self.config.max_context:
             raise ValueError(
-                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no room is left "
+                f"the prompt has {len(prompt)} tokens, max_context is {self.config.max_context}: no token is left "
                 "to sample; raise LocalEngineConfig.max_context or shorten the dialogue"
             )
         stop = next((i for i, token in enumerate(turn_draft) if token in sampling.stop_token_ids), len(turn_draft))
@@ -162,7 +161,7 @@ class LocalEngine:
             scoring=True,
         )
         if done.finish is FinishReason.ABORT:
-            raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens as requests were aborted")
+            raise EngineAborted(f"scoring stopped at {done.scored} of {len(given)} tokens: the request was aborted")
         return done.scores()
 
     async def _run(self, **parts: Any) -> Request:
@@ -171,7 +170,7 @@ class LocalEngine:
         request = Request(**parts, deliver=lambda done: self._done.setdefault(loop, []).append((future, done)))
         with self._wake:
             if self._closing:
-                raise RuntimeError("the engine is closed; make a new LocalEngine")
+                raise RuntimeError("the engine is closed; create a new LocalEngine")
             self._inbox.append(request)
             self._wake.notify()
         try:
@@ -248,7 +247,7 @@ class LocalEngine:
         future: Future[T] = Future()
         with self._wake:
             if self._closing:
-                raise RuntimeError("the engine is closed; make a new LocalEngine")
+                raise RuntimeError("the engine is closed; create a new LocalEngine")
             self._jobs.append((job, future))
             self._wake.notify()
         return future.result()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ class Request(DraftTurn):
     def ended_by_watch(self, tokens: Sequence[int]) -> bool:
         try:
             return self.watch is not None and self.watch(tokens)
-        except Exception as error:  # a caller's function: the other requests of the step go on
+        except Exception as error:  # the caller's function failed: only this request ends
             self.error = error
             return True
 
@@ -158,3 +159,34 @@ class Request(DraftTurn):
 
 _GROWN = ("tokens", "logprobs", "behaviour", "entropies", "entropy_variances", "top", "accepted")
 _FIGURES = ("turn_draft", "committed", "scored", "computed", "verify_steps", "drafted", "version")
+
+
+class Checked(NamedTuple):
+    prompt: list[int]  #: shape (prompt,)
+    tokens: list[int]  #: tokens that come with the prompt: a draft, or text to score
+
+
+def checked(
+    prompt_ids: Sequence[int], sampling: Sampling, token_ids: Sequence[int], name: str, *, vocabulary: int
+) -> Checked:
+    """Return a request as lists of integers, checked before it reaches the engine's thread.
+
+    ``name`` is the name of ``token_ids`` in messages.
+
+    Raises:
+        ValueError: If the prompt is empty, a token is unknown, or more top tokens are requested than there are.
+    """
+    prompt, tokens = [int(token) for token in prompt_ids], [int(token) for token in token_ids]
+    if not prompt:
+        raise ValueError("the prompt is empty; the policy needs at least one token")
+    for what, some in (("prompt", prompt), (name, tokens)):
+        low, high = min(some, default=0), max(some, default=0)
+        if low < 0 or high >= vocabulary:
+            raise ValueError(
+                f"the {what} holds token {low if low < 0 else high}, the model knows 0 to {vocabulary - 1}"
+            )
+    if sampling.top_logprobs > vocabulary:
+        raise ValueError(
+            f"top_logprobs is {sampling.top_logprobs}, but the model knows only {vocabulary} tokens; request fewer"
+        )
+    return Checked(prompt, tokens)

@@ -23,7 +23,13 @@ EAGER = 1 << 21  #: maximum logits up to which all nodes are drawn at once; abov
 
 
 def emit(
-    rows: Sequence[Request], draft: DraftBatch, turn_drafted: Ints, room: Ints, logits: Tensor, *, monitors: bool
+    rows: Sequence[Request],
+    draft: DraftBatch,
+    turn_drafted: Ints,
+    token_limits: Ints,
+    logits: Tensor,
+    *,
+    monitors: bool,
 ) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
@@ -40,7 +46,7 @@ def emit(
         return np.array([token in rows[b].sampling.stop_token_ids for b, token in placed], bool)
 
     draws = _Draws(rows, draft, turn_drafted, logits, monitors=monitors)
-    verified = sample_then_match(draft, draws, room, stops)
+    verified = sample_then_match(draft, draws, token_limits, stops)
     _append(rows, draft, verified, draws)
     return verified
 
@@ -147,10 +153,10 @@ class _Draws:
             if len(nodes) < len(probabilities):
                 probabilities = probabilities[torch.from_numpy(nodes).to(probabilities.device)]
             return self._readings(nodes, probabilities, tokens, logprobs[nodes])
-        place = np.empty(len(self._testable), np.int64)
+        index = np.empty(len(self._testable), np.int64)
         passed = np.concatenate([nodes for nodes, _ in self._read])
-        place[passed] = np.arange(len(passed))
-        return _joined([found for _, found in self._read], place[nodes])
+        index[passed] = np.arange(len(passed))
+        return _joined([found for _, found in self._read], index[nodes])
 
     def _readings(self, nodes: Ints, probabilities: Tensor, tokens: Ints, logprobs: Floats) -> StepLogprobs:
         monitored = None
@@ -166,9 +172,9 @@ class _Draws:
     def _mass(self, nodes: Ints, probabilities: Tensor) -> Floats:
         if not len(self._children):
             return np.zeros(len(nodes))
-        place = np.full(len(self._testable), -1, np.int64)
-        place[nodes] = np.arange(len(nodes))
-        at = place[self._above]
+        index = np.full(len(self._testable), -1, np.int64)
+        index[nodes] = np.arange(len(nodes))
+        at = index[self._above]
         asked = at >= 0
         device = probabilities.device
         each = probabilities[torch.from_numpy(at[asked]).to(device), torch.from_numpy(self._children[asked]).to(device)]

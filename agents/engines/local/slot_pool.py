@@ -8,10 +8,87 @@ called, all copies of one slot together.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 from turntree.agents.engines.local.forward.slots import SlotCache
-from turntree.agents.engines.local.prefix import BLOCK, PrefixIndex, common_prefix
 from turntree.agents.engines.local.request import Request
+
+BLOCK = 8
+
+
+class PrefixMatch(NamedTuple):
+    slot: int  #: slot with the longest common prefix, -1 for none
+    length: int  #: tokens in common
+
+
+# Slots are indexed by chained hashes of blocks of their tokens. Candidates are compared token by token, so a hash
+# collision costs time, never correctness.
+class PrefixIndex:
+    def __init__(self) -> None:
+        self._tokens: dict[int, Sequence[int]] = {}
+        self._chains: dict[int, list[int]] = {}
+        self._slots: dict[int, dict[int, None]] = {}
+
+    def put(self, slot: int, tokens: Sequence[int]) -> None:
+        """Record that ``slot`` holds ``tokens``, replacing its earlier tokens."""
+        self.remove(slot)
+        chain = _chain(tokens)
+        self._tokens[slot] = tokens
+        self._chains[slot] = chain
+        for key in chain:
+            self._slots.setdefault(key, {})[slot] = None
+
+    def remove(self, slot: int) -> None:
+        self._tokens.pop(slot, None)
+        for key in self._chains.pop(slot, ()):
+            holders = self._slots[key]
+            del holders[slot]
+            if not holders:
+                del self._slots[key]
+
+    def tokens(self, slot: int) -> Sequence[int]:
+        return self._tokens.get(slot, ())
+
+    def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
+        """Return the slot with the longest common prefix; prefixes shorter than a block are not found.
+
+        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks.
+
+        Args:
+            free: Slots that may be continued in place. Such a slot, if all its tokens are a prefix of the prompt, is
+                preferred to another slot that shares less than one block more.
+        """
+        chains: list[dict[int, None]] = []
+        for key in _chain(prompt):
+            found = self._slots.get(key)
+            if not found:
+                break
+            chains.append(found)
+        best, worth = PrefixMatch(-1, 0), 0
+        for holders in reversed(chains[-2:]):
+            for slot, _ in zip(reversed(holders), range(candidates), strict=False):
+                tokens = self._tokens[slot]
+                length = common_prefix(tokens, prompt)
+                in_place = length == len(tokens) and slot in free
+                if length + in_place * (BLOCK - 1) > worth:
+                    best, worth = PrefixMatch(slot, length), length + in_place * (BLOCK - 1)
+        return best
+
+
+def _chain(tokens: Sequence[int]) -> list[int]:
+    chain, key = [], 0
+    for end in range(BLOCK, len(tokens) + 1, BLOCK):
+        key = hash((key, *tokens[end - BLOCK : end]))
+        chain.append(key)
+    return chain
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
 
 
 class SlotPool:
@@ -28,8 +105,9 @@ class SlotPool:
     def live(self) -> list[Request]:
         return [self._live[slot] for slot in sorted(self._live)]
 
-    def place(self, request: Request) -> bool:
+    def assign(self, request: Request) -> bool:
         """Give ``request`` a slot with the longest known prefix; return ``False`` if no slot is free."""
+        # The last token of the prompt is always computed, since its logits are needed.
         wanted = len(request.prompt) - 1
         match = self._index.match(request.prompt, free=self._parked)
         source, length = match.slot, min(match.length, wanted)
@@ -37,6 +115,8 @@ class SlotPool:
             del self._parked[source]
             self._occupy(request, source, length)
             return True
+        # The source may still be computing its prompt. If enough of the prefix is missing, wait for this leader
+        # instead of computing the prefix twice.
         owner = self._live.get(source)
         if owner is not None and owner.computed < length:
             if length - owner.computed >= BLOCK:
@@ -92,6 +172,7 @@ class SlotPool:
         return True
 
     def _copy(self, source: int, target: int, length: int) -> None:
+        # Copies are batched by source, so a slot must not be both source and target within one batch.
         if source in self._targets or target in self._targets or any(target == one for one, _ in self._copies):
             self._make_copies()
         self._copies.setdefault((source, length), []).append(target)
@@ -111,7 +192,7 @@ class SlotPool:
             heapq.heappush(self._free, slot)
             return
         self._index.put(slot, request.tokens[: request.computed])
-        if request.ahead:  # given away first: dialogues of this step need theirs sooner
+        if request.ahead:  # to the front: dialogues of this step need their slots sooner than later steps do
             self._parked = {slot: None, **self._parked}
         else:
             self._parked[slot] = None

@@ -43,14 +43,14 @@ class WaitQueue:
     def admit(self) -> None:
         live = self._pool.live
         free = self._config.max_batch - len(live)
-        free -= self._place(self._wanted, free)
+        free -= self._assign(self._wanted, free)
         if self._ahead and not self._wanted:
             held = sum(request.ahead for request in live)
-            self._place(self._ahead, min(free, (self._config.precomputed_slots or self._config.max_batch) - held))
+            self._assign(self._ahead, min(free, (self._config.precomputed_slots or self._config.max_batch) - held))
 
-    def _place(self, line: deque[Request], most: int) -> int:
-        placed = 0
-        while line and placed < most and self._pool.place(line[0]):
+    def _assign(self, line: deque[Request], most: int) -> int:
+        assigned = 0
+        while line and assigned < most and self._pool.assign(line[0]):
             line.popleft()
-            placed += 1
-        return placed
+            assigned += 1
+        return assigned

@@ -50,7 +50,7 @@ class Dialect(Protocol):
         """Read the answer to ``turn``."""
 
     def drawn(self, answer: Any, request: TurnRequest) -> Completion | None:
-        """Read the answer to ``reverify``: one token per draft token, or an aborted turn; ``None`` if none was drawn."""
+        """Read the answer to ``reverify``: one token per draft token, or an aborted turn; ``None`` if not drawn."""
 
     def scored(self, answer: Any, tokens: Sequence[int], top: int) -> tuple[TokenLogprobs, int] | None:
         """Read the answer to ``scoring``: the log-probabilities and the number of cached tokens.

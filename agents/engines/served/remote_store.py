@@ -49,7 +49,8 @@ class RemoteStore:
         asyncio.run_coroutine_threadsafe(self._in_turn(method, *args), self._loop).result()
 
     async def _in_turn(self, method: str, *args: Any) -> None:
-        # A file has every turn of before; and SGLang 0.5.12 fails by an assertion where three calls meet.
+        # One call at a time: a file must contain all earlier turns, and SGLang 0.5.12 fails an assertion if three
+        # calls overlap.
         async with self._in_call:
             await self._call(method, *args)
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Self
@@ -10,10 +11,46 @@ from uuid import uuid4
 from turntree.agents.engines.protocol import Completion, DraftStats, Sampling, Scores, TurnRequest
 from turntree.agents.engines.reverified import replay, reverifiable
 from turntree.agents.engines.served.dialect import Dialect
-from turntree.agents.engines.served.precomputed import PrecomputedRequests
-from turntree.agents.engines.served.prompt_check import checked_prompt
 from turntree.agents.engines.token_logprobs import check_scorable, reshapes, scores
 from turntree.agents.errors import EngineAborted
+
+
+class PrecomputedRequests:
+    """Mix-in for engines with priority scheduling: precomputed turns run after all others and can be aborted."""
+
+    def __init__(self, *, priorities: bool, setting: str) -> None:
+        """Store whether the engine schedules by priority, and the setting that enables it, for messages."""
+        self._priorities, self._setting = priorities, setting
+        self._ahead: dict[str, None] = {}
+
+    async def abort_precomputed(self, most: int | None = None) -> None:
+        """Abort up to ``most`` (``None``: all) precomputed requests, newest first; they keep their tokens.
+
+        A request that has not reached the engine yet may escape: call again until all have ended.
+        """
+        names = [*reversed(self._ahead)][:most]
+        if names:
+            await self._abort(names)
+
+    async def _abort(self, names: Sequence[str]) -> None:
+        # Unknown ids must be ignored.
+        raise NotImplementedError
+
+    def _check_ahead(self, request: TurnRequest) -> None:
+        if request.precomputed_for and not self._priorities:
+            raise ValueError(
+                f"a turn precomputed for step {request.precomputed_for} needs an engine with priority scheduling, so "
+                f"that it runs after all other turns; start the engine with {self._setting}"
+            )
+
+    @contextmanager
+    def _noted(self, name: str, *, ahead: bool) -> Iterator[None]:
+        if ahead:
+            self._ahead[name] = None
+        try:
+            yield
+        finally:
+            self._ahead.pop(name, None)
 
 
 class ServedTurns(PrecomputedRequests, ABC):
@@ -39,7 +76,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         self.version = 0
         self._dialect = dialect
         self._vocabulary = vocabulary
-        self._judging: bool | None = None
+        self._engine_reverifies: bool | None = None
 
     @property
     def vocabulary(self) -> int:
@@ -49,7 +86,7 @@ class ServedTurns(PrecomputedRequests, ABC):
             ValueError: If it is unknown.
         """
         if self._vocabulary is None:
-            raise ValueError("the server does not say how many tokens its model knows; give vocabulary=")
+            raise ValueError("the server does not report the size of its model's vocabulary; pass vocabulary=")
         return self._vocabulary
 
     def close(self) -> None:
@@ -72,7 +109,7 @@ class ServedTurns(PrecomputedRequests, ABC):
         # ``None``: the answer itself has the counters
         return None
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         # whether the engine draws at the positions of a draft
         return True
 
@@ -88,32 +125,31 @@ class ServedTurns(PrecomputedRequests, ABC):
                 schedule by priority.
         """
         self._check_ahead(request)
-        request = self._fitting(request)
-        # Decoding verifies drafts in a pass of its own, after that over the prompt, which can judge the whole draft.
+        request = self._truncated(request)
+        # Decoding verifies drafts only after the pass over the prompt, and this pass can re-verify the whole draft.
         if reverifiable(request, passes_from=1) and await self._can_reverify(request.sampling):
-            return await replay(request, self._judge, self._sample)
+            return await replay(request, self._reverify, self._sample)
         return await self._sample(request)
 
-    def _fitting(self, request: TurnRequest) -> TurnRequest:
+    def _truncated(self, request: TurnRequest) -> TurnRequest:
         prompt = checked_prompt(request.prompt_ids, self.max_context, self._vocabulary)
         sampling, known = request.sampling, range(self._vocabulary or 1 << 31)
         draft = tuple(takewhile(known.__contains__, map(int, request.draft)))
         if self.max_context is not None:
-            room = self.max_context - len(prompt)
-            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-            draft = draft[: room - self._dialect.spare]
+            left = self.max_context - len(prompt)
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, left))
+            draft = draft[: left - self._dialect.spare]
         return replace(request, prompt_ids=prompt, draft=draft, sampling=sampling)
 
     async def _can_reverify(self, sampling: Sampling) -> bool:
-        if self.max_context is None or not self._dialect.reverifies(
-            sampling
-        ):  # a prompt with the draft may be too long
+        # Without a known context length, the prompt with the draft might be too long.
+        if self.max_context is None or not self._dialect.reverifies(sampling):
             return False
-        if self._judging is None:
-            self._judging = await self._judges()
-        return self._judging
+        if self._engine_reverifies is None:
+            self._engine_reverifies = await self._reverifies()
+        return self._engine_reverifies
 
-    async def _judge(self, request: TurnRequest) -> Completion | None:
+    async def _reverify(self, request: TurnRequest) -> Completion | None:
         _, answer, version = await self._run(self._dialect.reverify(request), ahead=request.precomputed_for > 0)
         drawn = self._dialect.drawn(answer, request)
         return None if drawn is None else replace(drawn, weights_version=version)
@@ -126,10 +162,10 @@ class ServedTurns(PrecomputedRequests, ABC):
 
     async def _run(self, asked: Any, *, ahead: bool = False) -> tuple[str, Any, int]:
         # returns the request's id, its answer, and the version of the weights that gave it
-        name, begun = f"turntree-{uuid4().hex}", self.version
+        name, version_at_start = f"turntree-{uuid4().hex}", self.version
         with self._noted(name, ahead=ahead):
             answer = await self._ask(name, asked)
-        version = self.version if self.gated else begun
+        version = self.version if self.gated else version_at_start
         again = self._dialect.again(asked, answer)
         return (name, answer, version) if again is None else await self._run(again, ahead=ahead)
 
@@ -158,6 +194,33 @@ class ServedTurns(PrecomputedRequests, ABC):
         _, answer, version = await self._run(self._dialect.scoring(whole, known, width))
         found = self._dialect.scored(answer, tokens, width)
         if found is None:
-            raise EngineAborted(f"scoring {len(tokens)} tokens stopped as requests were aborted")
+            raise EngineAborted(f"scoring {len(tokens)} tokens stopped: the request was aborted")
         readings, cached = found
         return scores(readings, tokens, sampling, top=top, cached_tokens=cached, weights_version=version)
+
+
+def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: int | None = None) -> list[int]:
+    """Return the tokens of a prompt as Python integers, or raise before an engine's process sees them.
+
+    Args:
+        tokens: Prompt and given tokens, shape (tokens,).
+        max_context: Maximum tokens of prompt and response; ``None`` leaves the bound to the engine.
+        vocabulary: Tokens that the model knows; ``None`` if unknown.
+
+    Raises:
+        ValueError: If there are none, if no token can be sampled after them, or if one is unknown, which would crash
+            the engine's process.
+    """
+    if not tokens:
+        raise ValueError("the prompt is empty; the policy needs at least one token")
+    if max_context is not None and len(tokens) >= max_context:
+        raise ValueError(
+            f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no tokens are left to sample; "
+            "raise max_context or shorten the dialogue"
+        )
+    found = [int(token) for token in tokens]
+    last = (vocabulary or 1 << 31) - 1
+    if min(found) < 0 or max(found) > last:
+        strange = next(token for token in found if not 0 <= token <= last)
+        raise ValueError(f"prompt and given tokens hold token {strange}, the model knows 0 to {last}")
+    return found

@@ -56,18 +56,18 @@ class WidthChooser:
         return int(widths[best])
 
     @property
-    def heard(self) -> float:
+    def observed(self) -> float:
         """Effective number of observed nodes, recent ones in full."""
         return float(self._drafted.sum())
 
     def _rates(self, draft: DraftBatch, widths: NDArray[np.int64]) -> Floats:
         rows = draft.rows
         counts = np.diff(draft.offsets)
-        place = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
+        rank = np.arange(len(draft.tokens)) - np.repeat(draft.offsets[:-1], counts)
         worth = self._share()[_classes(draft.probabilities)]
-        by_place = np.bincount(place, weights=worth, minlength=int(widths[-1]))
-        promised = np.concatenate([[0.0], np.cumsum(by_place)])[widths - 1]
-        return np.asarray((rows + promised) / self.cost.seconds(rows, rows * widths))
+        by_rank = np.bincount(rank, weights=worth, minlength=int(widths[-1]))
+        expected = np.concatenate([[0.0], np.cumsum(by_rank)])[widths - 1]
+        return np.asarray((rows + expected) / self.cost.seconds(rows, rows * widths))
 
     def _untried(self, best: int, rows: int, widths: NDArray[np.int64]) -> int | None:
         # the plain step if its cost was never measured, else the next wider step
@@ -104,8 +104,8 @@ class WidthChooser:
 
     def _share(self) -> Floats:
         # expected acceptance of a node of each class
-        promised = float(self._drafted @ _CENTER)
-        trust = (float(self._accepted.sum()) + _PRIOR) / (promised + _PRIOR)
+        expected = float(self._drafted @ _CENTER)
+        trust = (float(self._accepted.sum()) + _PRIOR) / (expected + _PRIOR)
         believed = np.minimum(trust * _CENTER, 1.0)
         return np.asarray((self._accepted + _PRIOR * believed) / (self._drafted + _PRIOR))
 

@@ -148,7 +148,7 @@ class SglangEngine(ServedTurns):
         finally:
             self._live.discard(name)
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         return judged_by(await self._thread.run(self._engine.tokenizer_manager.get_internal_state()))
 
     async def _abort(self, names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@ import pytest
 from tables import table
 
 from turntree.agents.engines.protocol import Sampling, TopLogprobs
-from turntree.agents.engines.served.prompt_check import checked_prompt
+from turntree.agents.engines.served.turns import checked_prompt
 
 
 @pytest.mark.parametrize(("name", "value"), table(__file__, "meaningless"))

@@ -76,7 +76,7 @@ def test_a_replica_that_comes_back_starts_empty() -> None:
 def test_no_replica_at_all_is_an_error() -> None:
     routes = TaskRoutes(["a"])
     routes.lose("a")
-    with pytest.raises(NoReplicas, match="all 1 engine replicas are lost"):
+    with pytest.raises(NoReplicas, match="all 1 engine replicas have failed"):
         routes.acquire("sums/1")
     with pytest.raises(ValueError, match="at least one replica"):
         TaskRoutes([])

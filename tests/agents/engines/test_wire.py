@@ -8,11 +8,13 @@ from tables import table
 from turntree.agents.engines.request_wire import (
     DRAFT,
     GIVEN,
+    KEY,
     MOST,
     REVERIFIED,
     SEED,
     draft_of,
     flat,
+    from_wire,
     given_of,
     is_reverified,
     noise_seed,
@@ -20,11 +22,11 @@ from turntree.agents.engines.request_wire import (
     reverified_most,
     seed_of,
     state_of,
+    to_wire,
     turn_draft_of,
     turn_state,
 )
 from turntree.agents.engines.sglang.wire import OURS, is_ours
-from turntree.agents.engines.request_wire import KEY, from_wire, to_wire
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.rules.noise import exponential, shifted_seed
 

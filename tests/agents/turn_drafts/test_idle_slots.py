@@ -8,8 +8,7 @@ import pytest
 from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.served.precomputed import PrecomputedRequests
-from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.served.turns import PrecomputedRequests, ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.turn_drafts.pipeline import DraftedTurns

@@ -92,8 +92,8 @@ def attend(
     """
     if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
         raise NotImplementedError(
-            "the local engine has no attention with logit soft-capping or attention sinks, which "
-            f"{type(module).__name__} asks for; use the vLLM or SGLang engine for this model"
+            "the local engine does not support logit soft-capping or attention sinks, which "
+            f"{type(module).__name__} needs; use the vLLM or SGLang engine for this model"
         )
     if turntree_plan is None:
         raise RuntimeError(

@@ -98,7 +98,7 @@ class CompiledRows:
             _attend((begin, end), plan, asked, cached, out, factor, seen)
 
         rows, work = len(self.seen) - 1, int(self.seen[-1]) * query.shape[1] * query.shape[2]
-        # Not numba's own threads: they may not be called from two engines, nor share OpenMP with torch.
+        # Not numba's threads: two engines must not call them at once, and they cannot share OpenMP with torch.
         parts = min(torch.get_num_threads(), work // _SHARE)
         if parts < 2:
             part(0, rows)

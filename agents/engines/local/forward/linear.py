@@ -12,9 +12,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+
+from turntree.agents.engines.local.forward.compiled import kernel
 
 BLOCKED = 100_000  #: elements of a weight from which blocks pay
 _ROWS = 16  #: rows that the blocks are laid out for
@@ -51,7 +56,7 @@ class Product:
             weights = self._blocks.to_dense()
             weights.split(self._sizes)[which].copy_(weight)
             weight = weights
-        self._blocks.copy_(_blocks_of(weight))  # in place: new ones each time would leave holes in the heap
+        self._blocks.copy_(_blocks_of(weight))  # in place: new blocks at each update would fragment the heap
 
 
 class Blocked(nn.Module):
@@ -94,13 +99,13 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
     for old in [module for module in model.modules() if isinstance(module, Blocked)]:
         for name in names[id(old.weight)]:
             blocked[name].append(old)
-    for places in list(_products(model, names)):
-        layers: list[nn.Linear] = [model.get_submodule(place) for place in places]  # type: ignore[misc]
+    for paths in list(_products(model, names)):
+        layers: list[nn.Linear] = [model.get_submodule(path) for path in paths]  # type: ignore[misc]
         product = Product([layer.weight for layer in layers], layers[0].bias)
-        for which, (place, layer) in enumerate(zip(places, layers, strict=True)):
+        for which, (path, layer) in enumerate(zip(paths, layers, strict=True)):
             known = names[id(layer.weight)]
             new = Blocked(layer, product, which, shared=len(known) > 1)
-            model.set_submodule(place, new)
+            model.set_submodule(path, new)
             for name in known:
                 blocked[name].append(new)
     if blocked:
@@ -109,19 +114,19 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
 
 
 def _products(model: nn.Module, names: dict[int, list[str]]) -> Iterator[list[str]]:
-    plain = {place: layer for place, layer in model.named_modules() if type(layer) is nn.Linear}
+    plain = {path: layer for path, layer in model.named_modules() if type(layer) is nn.Linear}
     joined = set()
     for parent, _ in model.named_modules():
         for group in _SAME_ROWS:
-            places = [f"{parent}.{name}".lstrip(".") for name in group]
-            layers = [plain[place] for place in places if place in plain]
+            paths = [f"{parent}.{name}".lstrip(".") for name in group]
+            layers = [plain[path] for path in paths if path in plain]
             alone = all(layer.bias is None and len(names[id(layer.weight)]) == 1 for layer in layers)
             if len(layers) == len(group) and alone and _pay(layers):
-                joined.update(places)
-                yield places
-    for place, layer in plain.items():
-        if place not in joined and _pay([layer]):
-            yield [place]
+                joined.update(paths)
+                yield paths
+    for path, layer in plain.items():
+        if path not in joined and _pay([layer]):
+            yield [path]
 
 
 def _blocks_of(weight: Tensor) -> Tensor:
@@ -132,7 +137,7 @@ def _blocks_of(weight: Tensor) -> Tensor:
 def _let_go(model: nn.Module) -> None:
     # A remaining weight inside of a mapped file would keep the pages of all weights in memory, so copy it.
     for weight in model.parameters():
-        if weight.is_contiguous():  # the rest of a weight that was given up is not
+        if weight.is_contiguous():  # placeholders of freed weights are not
             weight.data = weight.data.clone()
 
 
@@ -140,3 +145,46 @@ def _pay(layers: Sequence[nn.Linear]) -> bool:
     single = all(layer.weight.dtype == torch.float32 for layer in layers)
     large = sum(layer.weight.numel() for layer in layers) >= BLOCKED
     return single and large and torch.backends.mkldnn.is_available()
+
+
+class RmsNorm(nn.Module):
+    """A root-mean-square norm by the compiled loop; a row's result depends on that row alone."""
+
+    def __init__(self, weight: nn.Parameter, epsilon: float) -> None:
+        """Share ``weight``, shape (size,), which takes no gradient; ``epsilon`` is added to the mean square."""
+        super().__init__()
+        self.weight, self._epsilon = weight, np.float32(epsilon)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        scaled = torch.empty(rows.shape)
+        size = len(self.weight)
+        flat = (one.view(-1, size).numpy() for one in (rows.contiguous(), scaled))
+        _scale(*flat, self.weight.numpy(), self._epsilon)
+        return scaled
+
+
+def join_norms(model: nn.Module) -> None:
+    """Replace those of a model's norms that ``RmsNorm`` reproduces on random rows and weights."""
+    noise = torch.Generator().manual_seed(0)
+    for path, layer in list(model.named_modules()):
+        weight, epsilon = getattr(layer, "weight", None), getattr(layer, "variance_epsilon", None)
+        if not isinstance(weight, nn.Parameter) or not isinstance(epsilon, float):
+            continue
+        if weight.dtype == torch.float32 and weight.dim() == 1:
+            new = RmsNorm(weight, epsilon)
+            rows = torch.randn(4, len(weight), generator=noise)
+            old_rows, new_rows = (functional_call(one, {"weight": rows[0]}, (rows,)) for one in (layer, new))
+            if torch.allclose(old_rows, new_rows, rtol=1e-4, atol=1e-6):
+                model.set_submodule(path, new)
+
+
+@kernel
+def _scale(rows: Any, scaled: Any, weight: Any, epsilon: Any) -> None:
+    size = rows.shape[1]
+    for i in range(len(rows)):
+        squares = rows.dtype.type(0)
+        for d in range(size):
+            squares += rows[i, d] * rows[i, d]
+        factor = rows.dtype.type(1) / np.sqrt(squares / rows.dtype.type(size) + epsilon)
+        for d in range(size):
+            scaled[i, d] = rows[i, d] * factor * weight[d]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from turntree.agents.engines.local.forward import attention, compiled
-from turntree.agents.engines.local.forward.linear import Blocked, block
-from turntree.agents.engines.local.forward.norm import join_norms
+from turntree.agents.engines.local.forward.linear import Blocked, block, join_norms
 from turntree.agents.engines.local.forward.plan import attention_plan, plan_step
 from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.errors import EngineFailed, MissingExtra
@@ -36,9 +35,9 @@ class Policy:
         config: Any = model.config
         if not getattr(model, "_supports_attention_backend", False):
             raise ValueError(
-                f"{type(model).__name__} does not let its attention be replaced "
-                "(_supports_attention_backend is not set), which the local engine needs; use a decoder of the "
-                "Llama, Qwen, Mistral, Gemma 3 or SmolLM families, or the vLLM or SGLang engine"
+                f"the local engine must replace the attention of {type(model).__name__}, which does not support it "
+                "(_supports_attention_backend is not set); use a decoder of the Llama, Qwen, Mistral, Gemma 3 or "
+                "SmolLM families, or the vLLM or SGLang engine"
             )
         _register()
         model.set_attn_implementation(attention.NAME)  # type: ignore[operator]
@@ -70,7 +69,7 @@ class Policy:
             ValueError: If ``device`` is a GPU and PyTorch sees none.
             EngineFailed: If the weights do not fit the configuration, or the memory.
         """
-        place = _device(device)
+        torch_device = _device(device)
         try:
             from transformers import AutoModelForCausalLM
         except ImportError as error:
@@ -85,7 +84,7 @@ class Policy:
             reason = str(error).partition("\n")[0]
             raise EngineFailed(f"the weights of {path} do not fit its config.json, or the memory: {reason}") from error
         moved: Any = model
-        return cls(moved.to(place))
+        return cls(moved.to(torch_device))
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +134,7 @@ class Policy:
         return logits
 
     def update(self, named: Iterable[tuple[str, Tensor]]) -> int:
-        """Copy new weights in place and return the number of tensors.
+        """Copy new weights in torch_device and return the number of tensors.
 
         Args:
             named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
@@ -171,7 +170,7 @@ def _device(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
         raise ValueError(
-            f"device={name} was asked for, and PyTorch {torch.__version__} sees no GPU (CUDA_VISIBLE_DEVICES is "
+            f"device={name} needs a GPU, but PyTorch {torch.__version__} sees none (CUDA_VISIBLE_DEVICES is "
             f"{visible!r}); use device=cpu or auto, or install a build of PyTorch for CUDA"
         )
     return device

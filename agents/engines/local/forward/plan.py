@@ -109,7 +109,8 @@ def _ancestors(draft: DraftBatch, branching: Ints, node: Ints, lead: Ints) -> ND
     seen[on_line] = np.arange(seen.shape[1]) <= parent[on_line, None]
     seen[each, node] = True
     up = np.where(on_line, each, each - (node - parent))
-    while not (up == each).all():  # a node knows its path up to ``up``, whose own path doubles it
+    # Pointer doubling: a node knows its path up to ``up``; adding the path known at ``up`` doubles its length.
+    while not (up == each).all():
         seen |= seen[up]
         each, up = up, up[up]
     return seen
@@ -153,7 +154,7 @@ def _compiled(step: StepPlan, short: NDArray[np.bool_]) -> CompiledRows:
         token = begin + step.branching - step.draft.offsets[node_row]
         tokens[2, token] = (step.computed + step.pending)[node_row]
         tokens[3, token + 1] = step.ancestors.sum(1)
-        nth, other = np.nonzero(step.ancestors)  # tokens ascend with the branching nodes, so these are in their order
+        nth, other = np.nonzero(step.ancestors)  # ascending like the branching nodes, as ``single`` must be
         single = begin[nth] + other
         np.cumsum(tokens[3], out=tokens[3])
     until = np.append(0, np.cumsum(np.where(np.repeat(short, np.diff(step.start)), tokens[2, :-1], 0)))

@@ -89,15 +89,15 @@ class PlainRows:
         live = [(b, turn) for b, turn, _ in took if not turn.over]
         if allowed is None or not live:
             return drafts
-        rooms = [max(0, min(self.longest, widths[b], turn.turn.most - turn.committed - 1)) for b, turn in live]
-        for place, (b, turn) in enumerate(live):
-            drafts[b] = turn.cut(turn.turn_drafted(min(rooms[place], most)))
+        depths = [max(0, min(self.longest, widths[b], turn.turn.most - turn.committed - 1)) for b, turn in live]
+        for index, (b, turn) in enumerate(live):
+            drafts[b] = turn.cut(turn.turn_drafted(min(depths[index], most)))
             most -= len(drafts[b])
-            rooms[place] = 0 if drafts[b] else rooms[place]
+            depths[index] = 0 if drafts[b] else depths[index]
         batch = self.session.draft(
             [turn for _, turn in live],
             max_nodes=self.longest,
-            room=rooms,
+            max_depths=depths,
             min_probability=allowed.min_probability,
             chain=True,
             total_nodes=allowed.nodes,

@@ -17,7 +17,7 @@ def begun(session: DraftingSession, turns: int = 1, **fields: object) -> list[Dr
 
 
 def drafted(session: DraftingSession, turns: list[DraftTurn], **limits: int) -> list[int]:
-    batch = session.draft(turns, max_nodes=8, room=[8] * len(turns), min_probability=0.0, chain=True, **limits)
+    batch = session.draft(turns, max_nodes=8, max_depths=[8] * len(turns), min_probability=0.0, chain=True, **limits)
     return batch.tokens.tolist()
 
 

@@ -137,7 +137,7 @@ def test_keys_and_values_fit_into_the_memory_that_is_given(prompts: list[list[in
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_named(tmp_path: Any) -> None:
-    with pytest.raises(ValueError, match=r"device=cuda was asked for, .* sees no GPU .*; use device=cpu or auto"):
+    with pytest.raises(ValueError, match=r"device=cuda needs a GPU, .* sees none .*; use device=cpu or auto"):
         Policy.load(tmp_path, dtype="float32", device="cuda")
 
 

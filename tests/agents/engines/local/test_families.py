@@ -67,7 +67,7 @@ def test_a_sliding_window_changes_the_output():
 
 def test_a_model_whose_attention_cannot_be_replaced_or_has_soft_capping_is_refused():
     config = transformers.MambaConfig(vocab_size=16, hidden_size=16, num_hidden_layers=1, state_size=4)
-    with pytest.raises(ValueError, match="does not let its attention be replaced"):
+    with pytest.raises(ValueError, match="must replace the attention of"):
         Policy(transformers.MambaForCausalLM(config))
     config = transformers.Gemma2Config(**SMALL)
     model = transformers.Gemma2ForCausalLM(config).double()

@@ -6,11 +6,11 @@ from tables import table
 
 from turntree.agents.engines.local.node_distributions import (
     NodeDistributions,
+    Penalties,
     chosen_logprobs,
     entropies,
     most_probable,
 )
-from turntree.agents.engines.local.penalties import Penalties
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState, DraftBatch

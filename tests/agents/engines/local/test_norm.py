@@ -7,7 +7,7 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from turntree.agents.engines.local.forward.norm import RmsNorm, join_norms
+from turntree.agents.engines.local.forward.linear import RmsNorm, join_norms
 
 
 class Centred(nn.Module):

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from turntree.agents.engines.local.forward.slots import SlotCache
-from turntree.agents.engines.local.prefix import BLOCK
 from turntree.agents.engines.local.request import Request
-from turntree.agents.engines.local.slot_pool import SlotPool
+from turntree.agents.engines.local.slot_pool import BLOCK, SlotPool
 from turntree.agents.engines.protocol import Sampling
 from turntree.spec_tree import DialogueState
 
@@ -38,7 +37,7 @@ def asked(prompt: Sequence[int]) -> Request:
 
 def placed(pool: SlotPool, *prompts: Sequence[int]) -> list[Request]:
     requests = [asked(prompt) for prompt in prompts]
-    assert all(pool.place(request) for request in requests)
+    assert all(pool.assign(request) for request in requests)
     return requests
 
 

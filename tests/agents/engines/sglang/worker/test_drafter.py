@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turntree.agents.engines.request_wire import DRAFT
+from turntree.agents.engines.request_wire import DRAFT, KEY, to_wire
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.request_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -140,7 +139,7 @@ def test_a_callers_draft_is_verified_first_and_teaches_nothing_about_the_stores_
     assert run(drafter(), Request("a")) > 2
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
-    assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
+    assert (drafts.chooser.observed, drafts.counts.accepted) == (0, 7)
 
 
 def test_two_hundred_requests_join_and_leave():
