@@ -112,7 +112,7 @@ async def test_all_tries_of_a_turn_have_one_deadline() -> None:
         return Answer({"error": "busy"}, 503, {"Retry-After": "0"})
 
     async with served(slow, seconds=seconds) as (there, server):
-        with pytest.raises(ServerRefused, match=r"in time, which is .* s with all tries"):
+        with pytest.raises(ServerRefused, match=r"within .* s, all tries included"):
             await server.complete(ASKED, SEEDED)
     assert len(there.asked) <= 3
 

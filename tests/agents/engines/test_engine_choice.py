@@ -17,7 +17,7 @@ def test_an_engine_that_serves_may_be_found_at_a_url(name: EngineName) -> None:
     open_policy(at_a_url(name))
 
 
-@pytest.mark.parametrize(("name", "says"), [(EngineName.LOCAL, "--engine local"), (EngineName.OPENAI, "text alone")])
+@pytest.mark.parametrize(("name", "says"), [(EngineName.LOCAL, "--engine local"), (EngineName.OPENAI, "only text")])
 def test_what_does_not_serve_tokens_is_no_engine_at_a_url(name: EngineName, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         open_engine(at_a_url(name))

@@ -54,7 +54,7 @@ def test_levels_are_watched_apart_lenience_is_not_and_a_step_begins_at_zero() ->
     monitors = Monitors()
     monitors.add([turn("A" * 200), turn("B" * 200), turn("C" * 5 + "A" * 195), turn("D" + "A" * 199, shift=3)])
     scores = monitors.close_step()
-    assert {name.split("_")[0] for name in scores} == {"exactness/exact", "exactness/marginal"}
+    assert {name.split("_")[0] for name in scores} == {"exactness/exact", "exactness/trained"}
     assert all(abs(score) < ALARM for score in scores.values())
     monitors = Monitors()
     monitors.add([turn(shift=3)])
