@@ -201,13 +201,7 @@ class DraftBudget:
         return Allowance(max(self._floor, (_CLASSES - best) / _CLASSES), int(self._window))
 
     def observe(
-        self,
-        *,
-        rows: int,
-        tokens: int,
-        estimates: NDArray[np.float32],
-        accepted: NDArray[np.bool_],
-        seconds: float,
+        self, *, rows: int, tokens: int, estimates: NDArray[np.float32], accepted: NDArray[np.bool_], seconds: float
     ) -> None:
         """Learn from the step for which ``allow`` was last called.
 

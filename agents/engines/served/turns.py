@@ -215,7 +215,7 @@ def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: i
         raise ValueError("the prompt is empty; the policy needs at least one token")
     if max_context is not None and len(tokens) >= max_context:
         raise ValueError(
-            f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no tokens are left to sample; "
+            f"prompt and given tokens are {len(tokens)}, max_context is {max_context}: no token is left to sample; "
             "raise max_context or shorten the dialogue"
         )
     found = [int(token) for token in tokens]

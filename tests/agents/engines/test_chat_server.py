@@ -20,7 +20,7 @@ SEEDED = Sampling(temperature=0.5, max_tokens=9, seed=2**40 + 3)
 
 @asynccontextmanager
 async def served(answer: Any, *, path: str = "", models: Answer | None = None, **settings: Any) -> AsyncIterator[Any]:
-    """A stand-in that always gives ``answer``, or what it says of a body, and its client."""
+    """Start a stand-in that always returns ``answer`` (or ``answer(body)``), and connect a client."""
     with ChatStandIn(answer if callable(answer) else lambda body: answer, *([models] if models else [])) as there:
         async with ChatServer(there.url + path, **settings) as server:
             yield there, server
@@ -118,8 +118,6 @@ async def test_all_tries_of_a_turn_have_one_deadline() -> None:
 
 
 def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answer:
-    """An answer after many pieces of white space."""
-
     def pieces() -> Iterator[bytes]:
         for _ in range(count):
             time.sleep(wait)
@@ -130,7 +128,6 @@ def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answe
 
 
 async def test_a_server_that_trickles_is_late() -> None:
-    """Each of its pieces comes long before the deadline, the last one after it."""
     seconds = patience(1)
     async with served(lambda body: spread(said("4"), b" ", 40, seconds / 20), seconds=seconds) as (_, server):
         with pytest.raises(ServerRefused, match="did not answer POST /chat/completions within"):

@@ -12,7 +12,7 @@ RNG = np.random.default_rng(0)
 
 
 def turn(levels: str = "", *, shift: float = 0.0, count: int = 200) -> Completion:
-    """Draws from random laws, verified against a set of drafted tokens; ``shift`` sharpens what is really drawn."""
+    """Draw from random distributions with a drafted token each; ``shift`` sharpens the distributions drawn from."""
     laws = RNG.dirichlet(np.ones(5), count)
     sharp = laws ** (1 + shift)
     sharp /= sharp.sum(1, keepdims=True)
@@ -64,8 +64,8 @@ def test_levels_are_watched_apart_lenience_is_not_and_a_step_begins_at_zero() ->
     assert monitors.close_step() == {}
 
 
-def test_noise_that_is_judged_after_an_update_is_not_new() -> None:
-    """What is verified again at each update comes back in each step, and its own tokens would pass for its drafts."""
+def test_noise_of_a_turn_reverified_after_an_update_is_not_new() -> None:
+    # Re-verified turns return in each step, and their own tokens would count as their drafts.
     monitors = Monitors()
     assert monitors.first_use(3)
     for _ in range(2):

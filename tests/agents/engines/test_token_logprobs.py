@@ -16,7 +16,7 @@ MODEL = np.log(distribution(LOGITS, Transforms()))
 
 
 def flat(width: int, chosen: tuple[int, ...]) -> Any:
-    """As vLLM lays it out: nothing at the first position, then each token and the most probable ones."""
+    """Lay out log-probabilities as vLLM does: none at first, then each token and the most probable ones."""
     starts, ids, logprobs = [0], [], []
     for row, token in zip(MODEL, chosen, strict=True):
         best = np.argsort(-row)[:width]

@@ -1,5 +1,3 @@
-"""Time beside an engine without drafts, played with seconds by formula: the switch sees a step two steps later."""
-
 import math
 import random
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ LEAST = 0.97
 
 
 def plain(rows):
-    """Seconds of a stock step of a model of 1.5 billion parameters on one GPU, roughly."""
+    """Return the seconds of a plain step of a 1.5B model on one GPU, roughly."""
     return 0.0023 + 0.000042 * rows
 
 
@@ -38,9 +36,10 @@ class Always:
 
 
 def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=200_000, noise=0.05, seed=0):
-    """Requests sample ``tokens``; ``cost`` of a step with drafts as a multiple, ``gain`` its tokens of a request.
+    """Sample ``tokens``; ``cost`` of a step with drafts is a multiple, ``gain`` its tokens per request.
 
-    All but the cost are functions of the share of the tokens sampled so far, so that two switches meet the same.
+    All but the cost depend on the fraction of tokens sampled so far, so that two switches face the same load.
+    The switch sees a step two steps later.
     """
     dice, out, left, ahead, was = random.Random(seed), Played(), tokens, [], False
     while left > 0:
@@ -64,7 +63,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
 
 
 def falling(done):
-    """256 requests, then fewer and fewer, twice."""
+    """Return request counts that fall from 256, twice."""
     return max(1, round(256 * (1 - 2 * done % 1) ** 2))
 
 

@@ -1,5 +1,3 @@
-"""Each machine instruction against plain Python, logarithm and logistic function against numpy in float64."""
-
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np

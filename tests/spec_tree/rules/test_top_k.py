@@ -19,7 +19,7 @@ def top(law: NDArray[np.float64], k: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def emitted(p: NDArray[np.float64], q: NDArray[np.float64], part: NDArray[np.float64], known: NDArray[np.float64]):
-    """Law of the emitted token, draft and coin summed over: ``part`` decides, ``known`` gives the residual."""
+    """Return the distribution of the emitted token: ``part`` decides acceptance, ``known`` gives the residual."""
     law = np.zeros_like(p)
     stays = np.minimum(1.0, np.divide(p, part, out=np.zeros_like(p), where=part > 0))
     law += q * stays
@@ -27,7 +27,7 @@ def emitted(p: NDArray[np.float64], q: NDArray[np.float64], part: NDArray[np.flo
 
 
 def test_adding_the_drawn_tokens_own_probability_would_be_wrong() -> None:
-    """The control: accept by the drawn token's q, which is always known, and draw from the residual of the top 1."""
+    """Control: accept by the drawn token's q, and draw from the residual of the top 1."""
     distances = []
     for _ in range(50):
         p, q = laws(6)

@@ -11,7 +11,7 @@ from turntree.spec_tree.rules.noise import exponential
 
 
 def walk(draft, says, room=9, stop=-1):
-    """Emitted tokens of each row, and the nodes they matched, when row ``b`` says ``says[b]``."""
+    """Return emitted tokens, matched nodes, and the asked nodes if row ``b`` samples ``says[b]``."""
     asked = []
 
     def draw(rows, nodes, depth):
@@ -47,7 +47,7 @@ def test_rows_walk_their_own_trees_node_by_node_and_a_token_beyond_them_matches_
 
 @st.composite
 def laws(draw, kept=False):
-    """Two laws over the same few tokens, some of them impossible; with ``kept``, the second has lost its tail."""
+    """Draw two distributions over few tokens, some impossible; with ``kept``, the second lacks its tail."""
     size = draw(st.integers(2, 6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     p, q = rng.dirichlet(np.full(size, 0.5), size=2)

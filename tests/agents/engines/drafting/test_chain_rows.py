@@ -17,7 +17,6 @@ STATE, TURN = DialogueState(exact=7, task="t"), [11, 12, 13, 14, 15, 16, 17, END
 
 
 def ints(*rows: Sequence[int], width: int = 40) -> np.ndarray:
-    """Rows of tokens, -1 behind each."""
     made = np.full((len(rows), width), -1, np.int32)
     for row, tokens in zip(made, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -26,7 +25,7 @@ def ints(*rows: Sequence[int], width: int = 40) -> np.ndarray:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PlainTurn(DraftTurn):
-    """A turn as lists: the reference."""
+    """The reference: a turn as lists."""
 
     turn: ChainTurn
     over: bool = False
@@ -52,7 +51,7 @@ OWN = PlainTurn.own
 
 
 class PlainRows:
-    """``ChainRows`` over the lists of ``DraftingSession``, a row after the other."""
+    """The reference of ``ChainRows``: lists in a ``DraftingSession``, one row after the other."""
 
     def __init__(self, forest: SpecForest, longest: int) -> None:
         self.session, self.longest, self.count = DraftingSession(forest=forest), longest, 0
@@ -102,15 +101,15 @@ class PlainRows:
             chain=True,
             total_nodes=allowed.nodes,
         )
-        for place, (b, turn) in enumerate(live):
-            begin, end = batch.offsets[place : place + 2]
+        for position, (b, turn) in enumerate(live):
+            begin, end = batch.offsets[position : position + 2]
             drafts[b] = drafts[b] or turn.cut(batch.tokens[begin:end].tolist())
             turn.drafted = len(drafts[b])
         return drafts
 
 
 class Play:
-    """Random turns of few states in a batch that changes: preempted, aborted, begun anew, over for a step already."""
+    """Random turns of few states in a changing batch: preempted, aborted, restarted, or over for a step already."""
 
     def __init__(self, seed: int, *, whole: bool, config: ForestConfig) -> None:
         self.rng = np.random.default_rng(seed)
@@ -118,8 +117,7 @@ class Play:
         self.mine, self.plain = SpecForest(config), SpecForest(config)
         self.rows, self.reference = ChainRows(self.mine, LONGEST), PlainRows(self.plain, LONGEST)
         self.templates = [[*self.rng.integers(4, 60, 15 + 5 * i).tolist(), END, 4, 5] for i in range(4)]
-        self.batch: list[tuple[int, PlainTurn, list[int]]] = []
-        """Slot, reference and script of each request."""
+        self.batch: list[tuple[int, PlainTurn, list[int]]] = []  #: slot, reference and script of each request
         self.drafts: dict[int, list[int]] = {}
         self.tokens = 0
 
@@ -272,7 +270,7 @@ def test_more_turns_longer_ones_and_more_drafts_than_there_was_room_for() -> Non
 
 
 def test_threads_that_share_a_batch_draft_what_one_does() -> None:
-    """Turns of many tokens, so that the first of the threads has not done all before the others come."""
+    # Turns of many tokens, so that the first thread is not done before the others arrive.
     rng = np.random.default_rng(0)
     turns = rng.integers(4, 30, (40, 120)).tolist()
     made, tried = [], []

@@ -17,9 +17,9 @@ POSITIONS = RNG.integers(0, 10_000, size=300)
 )
 def test_the_noise_of_a_device_has_the_bits_of_the_reference(device):
     seeds = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0x123456789ABCDEF0], np.uint64)[:, None, None]
-    places = np.array([0, 1, 17, 100_000])[None, :, None], np.arange(20_000)[None, None]
-    ours = noise.exponential(*(torch.from_numpy(one).to(device) for one in (seeds.view(np.int64), *places)))
-    np.testing.assert_array_equal(ours.cpu().numpy(), exponential(seeds, *places))
+    positions = np.array([0, 1, 17, 100_000])[None, :, None], np.arange(20_000)[None, None]
+    ours = noise.exponential(*(torch.from_numpy(one).to(device) for one in (seeds.view(np.int64), *positions)))
+    np.testing.assert_array_equal(ours.cpu().numpy(), exponential(seeds, *positions))
 
 
 def laws(size: int, scale: float, dtype: torch.dtype) -> torch.Tensor:
@@ -50,10 +50,10 @@ def test_memory_for_clocks_is_bounded_without_changing_the_draw(monkeypatch):
 @pytest.mark.parametrize("way", [race, race_by_tensors])
 @pytest.mark.parametrize("gap", [0.0, 2.0**-52, 1e-9, 1e-4, 1.0])
 def test_clocks_that_ring_nearly_at_once_are_told_apart(way, gap):
-    """Masses in proportion to the clocks make every token's ring at one time, up to rounding and ``gap``."""
+    # Masses in proportion to the clocks: all clocks of a row ring at once, up to rounding and ``gap``.
     rng = np.random.default_rng(2)
-    seeds, places = np.arange(20_000, dtype=np.uint64), rng.integers(0, 1000, 20_000)
-    clocks = exponential(seeds[:, None], places[:, None], np.arange(5))
+    seeds, positions = np.arange(20_000, dtype=np.uint64), rng.integers(0, 1000, 20_000)
+    clocks = exponential(seeds[:, None], positions[:, None], np.arange(5))
     p = clocks * (1 + gap * rng.random(clocks.shape))
-    drawn = way(torch.from_numpy(p), seeds, places).numpy()
+    drawn = way(torch.from_numpy(p), seeds, positions).numpy()
     np.testing.assert_array_equal(drawn, (clocks / p).argmin(-1))

@@ -21,7 +21,7 @@ LONG = list(range(2, 30))
 
 
 def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: Any) -> list[Completion]:
-    """Turns drawn in every way, from trees at random places and the callers' own drafts."""
+    """Draw turns in every way, from trees at random positions and callers' drafts."""
     many = [prompts[i % len(prompts)] for i in range(len(KINDS))]
     return run_core(
         model, many, lambda i: KINDS[i], forest=AdversarialForest(32), speculation=TREES, max_batch=6, dtype="float64",
@@ -30,7 +30,7 @@ def play(model: torch.nn.Module, prompts: Sequence[Sequence[int]], **settings: A
 
 
 def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Scores:
-    """Scores of tokens, while another turn is drawn."""
+    """Score tokens while another turn is drawn."""
     done: list[Scores] = []
     how = {"prompt": list(prompt), "seed": 0, "state": DialogueState.from_tokens(prompt), "turn_draft": list(tokens)}
     how["sampling"] = Sampling(top_p=0.9, top_logprobs=3, max_tokens=20)
@@ -42,7 +42,7 @@ def score(core: EngineCore, prompt: Sequence[int], tokens: Sequence[int]) -> Sco
 
 
 def test_a_device_says_what_the_cpu_says(prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nodes on the walk alone are drawn at; an engine that sleeps, below, draws at all."""
+    # Draws only at the nodes of the walk; the test of a sleeping engine below draws at all nodes.
     monkeypatch.setattr(sampling, "EAGER", 0)
     wanted = play(tiny_llama(), prompts)
     with pretended_device():
@@ -75,7 +75,7 @@ def test_logits_of_half_precision_are_drawn_from_in_single_precision(prompts: li
     ids=["operands", "indices", "numpy"],
 )
 def test_what_does_not_lie_on_the_device_is_noticed(mixes: Any) -> None:
-    """Control: the device of these tests refuses tensors of the CPU."""
+    """Control: the pretended device refuses CPU tensors."""
     with pretended_device(), pytest.raises(RuntimeError, match=r"same device|numpy"):
         mixes(tiny_llama().model.norm.weight.to(DEVICE))
 

@@ -45,7 +45,7 @@ async def test_weights_arrive_while_turns_are_running(engine, prompts):
 
 
 class Held(Policy):
-    """Computes ``left`` steps, and goes on when ``free`` is set."""
+    """A policy that computes ``left`` steps, then waits for ``free``."""
 
     left = 1 << 30
 
@@ -98,14 +98,13 @@ async def test_a_step_that_breaks_fails_its_callers_and_not_the_engine(model, pr
 
 
 def unholdable(**fields):
-    """A sampling that torch cannot hold, which checks let through."""
+    """Return a sampling that passes the checks, but that torch cannot hold."""
     sampling = Sampling(**fields)
     object.__setattr__(sampling, "top_k", 1 << 63)
     return sampling
 
 
 async def beside_one_that_fails(engine, prompts, sampling):
-    """Six turns and the scores of a text, and what became of a request among them."""
     odd = asyncio.create_task(engine.generate(TurnRequest(prompts[0], sampling)))
     turns = [engine.generate(TurnRequest(prompts[n % 2], Sampling(max_tokens=6, seed=n))) for n in range(6)]
     *turns, scores = await asyncio.gather(
@@ -134,7 +133,7 @@ async def test_a_pass_that_is_not_gone_through_again_fails_them_all(prompts, mon
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"), [*table(__file__, "bad_prompts"), ([1] * 128, "max_context is 128: no room")]
+    ("prompt", "message"), [*table(__file__, "bad_prompts"), ([1] * 128, "max_context is 128: no token")]
 )
 async def test_a_bad_prompt_is_refused_with_the_reason(engine, prompt, message):
     with pytest.raises(ValueError, match=message):
@@ -186,8 +185,8 @@ async def test_a_store_given_to_an_engine_is_of_its_tokenizer_and_drafts_no_toke
         with pytest.raises(ValueError, match=f"from 0 to {engine.vocabulary - 1}, got 2147483647"):
             forest.insert(state, [2**31 - 1])
     poisoned = SpecForest()
-    for place in range(12):
-        poisoned.insert(state, [*turn.token_ids[:place], 2**31 - 1, 5])
+    for position in range(12):
+        poisoned.insert(state, [*turn.token_ids[:position], 2**31 - 1, 5])
     with LocalEngine.from_pretrained(tiny_model, config=CONFIG, forest=poisoned) as engine:
         again = await engine.generate(TurnRequest(prompts[0], how, state=state))
     assert again.token_ids == turn.token_ids

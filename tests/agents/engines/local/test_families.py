@@ -56,7 +56,7 @@ def test_every_family_says_the_same_on_a_device(family):
 
 
 def test_a_sliding_window_changes_the_output():
-    """Control: with the window off, the model says something else, so the test above sees the window."""
+    """Control of the first test: without the window the output differs."""
     model = build("Mistral")
     prompt = [list(range(2, 30))]
     windowed = run_core(model, prompt, Sampling(temperature=0, max_tokens=16))[0]

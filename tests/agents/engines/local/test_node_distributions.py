@@ -56,7 +56,6 @@ def expected_laws(rows: list[Request], draft: DraftBatch, logits: np.ndarray) ->
 
 
 def drawn(rng: np.random.Generator) -> tuple[list[Request], DraftBatch, np.ndarray]:
-    """Requests, their trees, and logits at all roots and nodes."""
     return requests(rng), trees(rng), rng.normal(size=(len(SAMPLINGS) * 6, SIZE)) * 2
 
 

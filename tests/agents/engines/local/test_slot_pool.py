@@ -1,5 +1,3 @@
-"""Which slot a request gets, and which keys and values are copied for it."""
-
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +12,7 @@ PROMPT = list(range(3 * BLOCK))
 
 
 class RecordingCache(SlotCache):
-    """Says which copies were made; each column of a slot holds ten times the slot's number, and its own."""
+    """Records copies; each key holds 1000 times its slot plus its column."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots, columns=64)
@@ -42,7 +40,7 @@ def placed(pool: SlotPool, *prompts: Sequence[int]) -> list[Request]:
 
 
 def run(pool: SlotPool) -> list[Request]:
-    """Compute the prompts of all that may run."""
+    """Compute the prompts of all requests that can run."""
     rows = pool.runnable()
     for request in rows:
         request.computed = len(request.tokens)
@@ -50,7 +48,7 @@ def run(pool: SlotPool) -> list[Request]:
 
 
 def ended(pool: SlotPool, request: Request, said: Sequence[int]) -> list[int]:
-    """Park a request that said something; returns its dialogue."""
+    """Park a request after it sampled some tokens, and return its dialogue."""
     request.tokens += said
     request.computed = len(request.tokens)
     pool.park(request)

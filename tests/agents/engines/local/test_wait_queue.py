@@ -1,5 +1,3 @@
-"""Who is given a slot first: wanted turns before those made ahead, and each in the order of arrival."""
-
 from cores import tiny_llama
 
 from turntree.agents.engines.local import LocalEngineConfig
@@ -30,7 +28,6 @@ def request(
 
 
 def add(engine: EngineCore, *requests: Request, steps: int = 0) -> None:
-    """All at once, and then so many steps."""
     for one in requests:
         engine.add(one)
     for _ in range(steps):
@@ -38,7 +35,6 @@ def add(engine: EngineCore, *requests: Request, steps: int = 0) -> None:
 
 
 def finish(engine: EngineCore, *requests: Request) -> None:
-    """All at once, until nothing is left to do."""
     add(engine, *requests)
     while engine.busy:
         engine.step()

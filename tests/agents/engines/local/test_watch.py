@@ -1,5 +1,3 @@
-"""A turn that is watched: each token is shown once, in order, and the watcher may end it."""
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
