@@ -82,12 +82,5 @@ def _scores(sums: Mapping[str, MonitorSums]) -> dict[str, float]:
 
 
 def _sums(turn: Completion) -> MonitorSums:
-    draft = turn.draft
-    return MonitorSums(
-        accepted=draft.matched,
-        expected=draft.expected,
-        variance=draft.variance,
-        surprise=draft.surprise,
-        entropy=draft.entropy,
-        entropy_variance=draft.entropy_variance,
-    )
+    same = ("expected", "variance", "surprise", "entropy", "entropy_variance")
+    return MonitorSums(accepted=turn.draft.matched, **{name: getattr(turn.draft, name) for name in same})

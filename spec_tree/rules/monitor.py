@@ -61,14 +61,7 @@ class MonitorSums:
     entropy_variance: float = 0.0  #: sum of the variances of -log p under their distributions, nats squared
 
     def __add__(self, other: MonitorSums) -> MonitorSums:
-        return MonitorSums(
-            accepted=self.accepted + other.accepted,
-            expected=self.expected + other.expected,
-            variance=self.variance + other.variance,
-            surprise=self.surprise + other.surprise,
-            entropy=self.entropy + other.entropy,
-            entropy_variance=self.entropy_variance + other.entropy_variance,
-        )
+        return MonitorSums(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     @property
     def acceptance_z(self) -> float | None:

@@ -25,9 +25,8 @@ from turntree.agents.engines.local.forward.slots import SlotCache
 from turntree.agents.engines.local.request import Request
 from turntree.agents.engines.local.sampling import emit
 from turntree.agents.engines.local.scoring import score
-from turntree.agents.engines.local.slot_pool import SlotPool
+from turntree.agents.engines.local.slot_pool import SlotPool, WaitQueue
 from turntree.agents.engines.local.stats import EngineStats
-from turntree.agents.engines.local.wait_queue import WaitQueue
 from turntree.agents.engines.protocol import FinishReason
 from turntree.spec_tree.rules.verify import Verified
 

@@ -25,14 +25,10 @@ class Monitored:
     entropy_variance: float = 0.0
 
     def add(self, sums: Sequence[float]) -> None:
-        tested, matched, expected, variance, surprise, entropy, entropy_variance = sums
-        self.tested += int(tested)
-        self.matched += int(matched)
-        self.expected += expected
-        self.variance += variance
-        self.surprise += surprise
-        self.entropy += entropy
-        self.entropy_variance += entropy_variance
+        # In the order of the fields. ``type`` keeps the counts integers.
+        for name, term in zip(self.__slots__, sums, strict=True):
+            total = getattr(self, name)
+            setattr(self, name, total + type(total)(term))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

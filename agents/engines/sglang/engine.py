@@ -22,8 +22,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.answers import forget_aborted
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
