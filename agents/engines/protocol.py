@@ -97,7 +97,7 @@ class TurnRequest:
     reuse: bool = True
     """Whether the turn may begin with a stored one and be stored itself; ``False`` in validation."""
     sample: int = 0
-    """Number of the episode among those of its task in a training step of verl, else 0.
+    """Index of the episode among its task's episodes in a training step of verl, else 0.
 
     A turn begins only with a stored turn of the same number, so that the choice does not depend on which episode
     asks first."""

@@ -59,7 +59,7 @@ async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Contin
     rest = replace(request, prompt_ids=whole, draft=(), sampling=replace(sampling, max_tokens=left))
     tail = await continue_turn(rest, len(head.token_ids))
     if tail.weights_version != drawn.weights_version and tail.finish_reason is not FinishReason.ABORT:
-        # A weight update slipped in between the turn's two requests: sample it anew, since a turn is of one policy.
+        # A weight update came between the turn's two requests. A turn belongs to one policy, so sample it again.
         return await continue_turn(replace(request, draft=()), 0)
     done = join(head, tail)
     return done if drawn.levels else replace(done, levels="")

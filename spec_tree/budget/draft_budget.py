@@ -63,8 +63,8 @@ SEEN = np.dtype(
         ("looks", np.float64, _CLASSES),  # steps in which the whole offer was seen
         ("count", np.float64, _CLASSES),  # of the last step: nodes
         ("hits", np.float64, _CLASSES),  # and the accepted ones among them
-        ("nodes", np.float64, _CLASSES + 1),  # of a step that takes so many classes, the most probable first
-        ("rate", np.float64, _CLASSES + 1),  # expected tokens a second of it
+        ("nodes", np.float64, _CLASSES + 1),  # of a step with this many classes, the most probable ones
+        ("rate", np.float64, _CLASSES + 1),  # expected tokens per second of that step
     ]
 )
 
@@ -157,7 +157,7 @@ class DraftBudget:
         self._steps = 0
         self._rest = 0  #: further steps of ``_rested`` requests without drafts and without a decision
         self._rested = 0
-        self._resting = False  #: whether the last step was one of them
+        self._resting = False  #: whether the last step rested
         self._asked = Allowance(self._floor, 0)
         self._from_nothing = False  #: whether the last step tried drafts although none seemed best
         self._account = StepAccount(self.cost, first=_FIRST_STEPS // 2)

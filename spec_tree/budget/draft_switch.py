@@ -19,7 +19,7 @@ _ENOUGH = 8.0  #: steps with drafts after which their gain is known
 _OWN_LOSS = 4.0  #: loss of a window that ends it at once, in steps without drafts
 _HICCUP = 4.0  #: cap of a step's seconds, as a multiple of the usual ones
 _UNTRIED, _LEAST = 1.0, 0.05  #: assumed loss of a step with drafts, in plain steps: before the first one, and at least
-#: minimum seconds with drafts before plain steps are measured anew, if drafts save at least this fraction
+#: minimum seconds with drafts until plain steps are measured again, if drafts save at least this fraction
 _AFTER, _PLENTY = 5.0, 1 / 3
 _SPED_UP = 1.25  #: speed-up of steps with drafts, relative to plain steps, after which plain steps are measured sooner
 _PACE = 1 / 16  #: weight of a step in the pace of steps with drafts

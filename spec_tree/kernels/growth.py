@@ -53,7 +53,7 @@ SCRATCH = np.dtype(
         ("support", np.int32, (NODES, KINDS + 1)),  # candidates that voted for it, by kind; in the last column, all
         ("inputs", np.float32, (NODES, INPUTS)),  # inputs of the network
         # of the draft
-        ("frontier", np.int32, NODES),  # nodes that may be handed out next, the likeliest last
+        ("frontier", np.int32, NODES),  # nodes that may be proposed next, the likeliest last
         # of the node whose children are voted for
         ("total", np.float32),  # sum of all votes, plus 1
         ("voters", np.int64),  # candidates that voted
@@ -71,7 +71,7 @@ SCRATCH = np.dtype(
 )
 AGAIN_VOTERS = 8  #: votes for a node up to which looking up more candidates is worth the time
 #: largest batch in which ``proposal`` looks up candidates below the roots: half of the drafting time for a few
-#: thousandths of the tokens, which only pays where drafting is short beside the model's step
+#: thousandths of the tokens, which only pays where drafting is short relative to the model's step
 FEW_ROWS = 64
 
 
@@ -82,7 +82,7 @@ def scratch() -> NDArray[np.void]:
 
 
 _WORTH_MORE = np.float32(0.1)  #: path probability above which followers of the last token vote too
-_SURE = np.float32(20.0)  #: sum of votes from which on followers are not asked
+_SURE = np.float32(20.0)  #: sum of votes from which on followers do not vote
 _AGAIN_PATH = np.float32(0.05)  #: path probability above which a node may look up more candidates
 _LEAST = np.float32(1e-30)  #: lower bound of a path probability, since the network takes its logarithm
 _LED = 8  #: length class at which an ``UNMATCHED`` candidate counts at most once it has predicted a token
@@ -99,11 +99,11 @@ def ends_turn(token: int, ends: NDArray[np.int32]) -> bool:
 
 @inlined
 def _queue(node: int, path: NDArray[np.float32], frontier: NDArray[np.int32], waiting: int, most: int) -> int:
-    # Only the likeliest ``most`` nodes can still be handed out before the budget ends.
+    # Only the likeliest ``most`` nodes can still be proposed before the budget ends.
     if waiting >= most and path[node] <= path[index(frontier[index(waiting - most)])]:
         return waiting
     at = index(waiting)
-    # Insertion sort, likeliest last; of equally likely nodes the newer one is handed out first.
+    # Insertion sort, likeliest last; of equally likely nodes the newer one is proposed first.
     while at > 0 and path[index(frontier[index(at - 1)])] > path[node]:
         frontier[at] = frontier[index(at - 1)]
         at = index(at - 1)
@@ -215,7 +215,7 @@ def _needs_lookup(node: int, turn: Any, work: Any) -> bool:
         work.depth[node] > 0
         and work.support[node, KINDS] <= work.again
         and work.path[node] > _AGAIN_PATH
-        and turn.last + work.depth[node] < TAIL  # the lookup writes the path behind the tail
+        and turn.last + work.depth[node] < TAIL  # the lookup writes the path after the tail
     )
 
 
@@ -239,10 +239,10 @@ def grow(
         work: A ``SCRATCH`` record.
     """
     path, frontier, budget = work.path, work.frontier, limits.budget
-    nodes, waiting, handed, current = int64(1), int64(0), int64(0), int64(0)
+    nodes, waiting, proposed, current = int64(1), int64(0), int64(0), int64(0)
     found = _start_root(turn, work)
-    # Best first: expand the likeliest waiting node, queue its children, hand out the next likeliest.
-    while handed < budget:
+    # Best first: expand the likeliest waiting node, queue its children, propose the next likeliest.
+    while proposed < budget:
         if work.depth[current] < max_depth and not ends_turn(turn.node_token[current], limits.ends):
             first = nodes
             if _needs_lookup(current, turn, work):
@@ -257,12 +257,12 @@ def grow(
                 # Never 0: the network takes the logarithm.
                 path[z] = max(path[current] * turn.node_probability[z], _LEAST)
                 if path[z] >= limits.floor:
-                    waiting = _queue(z, path, frontier, waiting, 1 if limits.chain else budget - handed)
+                    waiting = _queue(z, path, frontier, waiting, 1 if limits.chain else budget - proposed)
         if waiting == 0:
             break
         current = index(frontier[index(waiting - 1)])
         waiting = 0 if limits.chain else waiting - 1  # a chain never returns to a node's other children
-        _write_node(current, handed, turn, work, out)
-        handed += 1
+        _write_node(current, proposed, turn, work, out)
+        proposed += 1
     turn.node_count = nodes
-    return handed
+    return proposed

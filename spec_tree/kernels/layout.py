@@ -19,7 +19,7 @@ GRANULE = 16  #: positions of the log that always belong to one turn
 TAIL = 256  #: last tokens of a live turn that are kept; at least the last 64 always are
 MATCH = 64  #: longest agreement that is counted; an agreement back to ``START`` counts as this
 CANDIDATES = 160  #: positions of the log that one draft may follow
-NODES = 256  #: nodes that one draft may weigh, including those not handed out
+NODES = 256  #: nodes that one draft may weigh, including those not proposed
 ANCHORS = 12  #: anchors per live turn: positions where earlier turns agreed with it last
 FEW = 8  #: vote counts are told apart up to here
 FOLLOWERS = 8  #: tokens kept per token that followed it
@@ -137,12 +137,12 @@ WEIGHTS = np.dtype(
     [
         ("odds", np.float32, (KINDS, LENGTHS)),  # weight of a vote by kind and column, see ``LENGTHS``
         ("tried", np.float64, (KINDS, LENGTHS, 2)),  # votes, and how many of them were right; older ones count less
-        ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learnt online
-        ("scale", np.float32),  # factor of the log-odds of a node's votes, learnt online
+        ("hashed", np.float32, (TABLES, HASHED)),  # log-odds by hashed properties of a node, learned online
+        ("scale", np.float32),  # factor of the log-odds of a node's votes, learned online
         ("inner", np.float32, (INPUTS, HIDDEN)),  # first layer of the network
         ("bias", np.float32, HIDDEN),  # of its hidden units
         ("outer", np.float32, HIDDEN),  # second layer of the network
-        ("updates", np.int64),  # verdicts learnt from
+        ("updates", np.int64),  # updates so far
     ],
     align=True,
 )
@@ -173,13 +173,13 @@ class LiveTurns(NamedTuple):
     candidate_count: NDArray[np.int32]
     node_token: NDArray[np.int32]  #: nodes that the last draft weighed, the root first, shape (slots, NODES)
     node_parent: NDArray[np.int32]  #: shape (slots, NODES)
-    node_order: NDArray[np.int32]  #: index in the draft, -1 if not handed out, shape (slots, NODES)
+    node_order: NDArray[np.int32]  #: index in the draft, -1 if not proposed, shape (slots, NODES)
     node_votes: NDArray[np.float32]  #: log-odds of the votes, shape (slots, NODES)
     node_probability: NDArray[np.float32]  #: estimated probability given the parent, shape (slots, NODES)
     #: entries of the hashed tables; -1 in column 1 if only table 0 counts; shape (slots, NODES, TABLES)
     node_hashes: NDArray[np.int16]
     node_count: NDArray[np.int32]
-    drafted: NDArray[np.int32]  #: nodes of the last draft that were handed out
+    drafted: NDArray[np.int32]  #: nodes of the last draft that were proposed
 
 
 def token_log(capacity: int, old: TokenLog | None = None) -> TokenLog:

@@ -167,7 +167,7 @@ def learn_nodes(turn: Any, sampled: NDArray[np.int32], weights: Any) -> None:
 
 @part
 def accepted(turn: Any, sampled: NDArray[np.int32]) -> int:
-    """Return how many tokens of ``sampled`` lie on one path of the nodes that were handed out."""
+    """Return how many tokens of ``sampled`` lie on one path of the nodes that were proposed."""
     tokens, parents, order = turn.node_token, turn.node_parent, turn.node_order
     current = 0
     for depth in range(len(sampled)):

@@ -158,7 +158,7 @@ def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: A
             inputs[z, 5] = _LOG1P[support[z, CONTEXT]]
             inputs[z, 6] = _LOG1P[support[z, AT_ANCHOR]]
             inputs[z, 7] = _LOG1P[support[z, NEAR_ANCHOR] + support[z, AROUND_ANCHOR]]
-            inputs[z, 8] = (work.longest - best_length[z]) * float32(1 / 18)  # classes behind the best
+            inputs[z, 8] = (work.longest - best_length[z]) * float32(1 / 18)  # classes below the best
             inputs[z, 9] = _LOG1P[voters]
             inputs[z, 10] = 1.0 if z == work.newest_node else 0.0
             inputs[z, 11] = _LOG1P[nodes - first]

@@ -71,7 +71,7 @@ class ReplayedTurn(NamedTuple):
 class LedgerStats:
     """Contents and counts of a ledger."""
 
-    turns: int  #: turns that can still be used, including those of the running step
+    turns: int  #: unused turns, including the running step's
     tokens: int  #: tokens of these turns
     charged: int  #: sum of the token limits of these turns, which is bounded
     added: int  #: turns stored so far

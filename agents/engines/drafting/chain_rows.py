@@ -154,7 +154,7 @@ class ChainRows:
         known, records = slots[slots >= 0], self._chains.records
         before = records["committed"][known]
         found = self.read(slots, tokens)
-        # ``read`` counts one step; add the others, of which a turn that ended early sampled in fewer.
+        # ``read`` counts one step. Add the other steps in which each turn still sampled.
         records["verify_steps"][known] += np.maximum(records["committed"][known] - before - 1, 0)
         return found
 
@@ -324,8 +324,8 @@ class ChainRows:
         self._chains = self._chains._replace(**grown)
 
     def _keep_turn_draft(self, turn_draft: Sequence[int]) -> int:
-        # Drafts lie one after the other in one array; a full array is packed, which drops those of ended turns and
-        # those that the policy has left.
+        # All drafts share one array. Packing a full array drops the drafts of ended turns, and drafts that the policy
+        # has diverged from.
         if not turn_draft:
             return 0
         if self._turn_draft_end + len(turn_draft) > len(self._chains.turn_drafts):

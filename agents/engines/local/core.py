@@ -121,7 +121,7 @@ class EngineCore:
         return len(requests)
 
     def _run(self, rows: list[Request]) -> _Step | None:
-        # If the pass fails, each request gets a pass of its own, and only those whose own pass fails end with an error.
+        # If the pass fails, each request gets its own pass. Only requests whose own pass fails end with an error.
         back = [request.mark() for request in rows]
         try:
             step = self._draw(rows)
@@ -254,7 +254,7 @@ class _Step(NamedTuple):
 
 
 def _logits_of(at: Ints, who: Ints, plan: StepPlan, logits: Tensor) -> Tensor:
-    # logits of the rows ``at``; ``logits`` has those of the rows ``who``
+    # ``logits`` holds the rows ``who``; return the logits of the rows ``at``.
     if len(at) == len(who):
         return logits
     counts = np.diff(plan.draft.offsets) + 1

@@ -42,7 +42,7 @@ class RemoteStore:
         self._wait("save", str(path))
 
     def restore(self, path: Path) -> None:
-        """Replace the contents by those of a file. Blocks, so do not call it on the event loop's thread."""
+        """Replace the contents by a file's. Blocks, so do not call it on the event loop's thread."""
         self._wait("restore", str(path))
 
     def _wait(self, method: str, *args: Any) -> None:

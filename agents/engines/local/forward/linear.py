@@ -164,7 +164,7 @@ class RmsNorm(nn.Module):
 
 
 def join_norms(model: nn.Module) -> None:
-    """Replace those of a model's norms that ``RmsNorm`` reproduces on random rows and weights."""
+    """Replace each norm of a model that ``RmsNorm`` reproduces on random rows and weights."""
     noise = torch.Generator().manual_seed(0)
     for path, layer in list(model.named_modules()):
         weight, epsilon = getattr(layer, "weight", None), getattr(layer, "variance_epsilon", None)
