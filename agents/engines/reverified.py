@@ -68,10 +68,7 @@ async def replay(request: TurnRequest, reverify: Reverify, continue_turn: Contin
 def ended_turn(turn_draft: Sequence[int], drawn: Sequence[int], stops: Container[int], most: int) -> list[int]:
     """Return the turn if the re-verifying pass ended it, else an empty list.
 
-    Args:
-        turn_draft: Token ids, shape (draft,).
-        drawn: Tokens drawn at the draft's positions and possibly after it, shape (draft,) or (draft + 1,).
-        most: Maximum length of the turn.
+    ``drawn`` has the tokens drawn at the draft's positions and possibly one more; ``most`` is the turn's token limit.
     """
     turn = list(drawn[: shared(turn_draft, drawn) + 1])
     return turn if turn and (turn[-1] in stops or len(turn) >= most) else []

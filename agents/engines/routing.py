@@ -60,10 +60,7 @@ class TaskRoutes(Generic[R]):
     """
 
     def __init__(self, replicas: Sequence[R], *, slack: float = 1.25) -> None:
-        """Start with all replicas alive and idle.
-
-        Args:
-            slack: A replica with this many times its share of dialogues takes no new tasks.
+        """Start with all replicas alive; one with ``slack`` times its share of dialogues takes no new tasks.
 
         Raises:
             ValueError: If there is no replica, or ``slack`` is below 1.

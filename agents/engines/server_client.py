@@ -25,12 +25,8 @@ class ServerGone(ServerError, EngineLost):
 class ServerClient:
     """Requests to one server, all from one thread.
 
-    Args:
-        kind: Kind of server, for messages: ``a vLLM server``.
-        command: The command that starts such a server, for messages.
-        extra: The extra of turntree that installs httpx.
-        seconds: Time limit of an answer.
-        transport: An ``httpx`` transport, for tests.
+    ``kind`` ("a vLLM server"), ``command`` and ``extra`` are for messages: how to start such a server, and which extra
+    installs httpx. ``seconds`` limits the time of an answer.
 
     Raises:
         MissingExtra: If httpx is not installed.

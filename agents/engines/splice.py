@@ -30,13 +30,10 @@ _DEFAULTS: dict[str, Callable[[Completion], Any]] = {
 
 
 def join(head: Completion, tail: Completion) -> Completion:
-    """Return the completion of ``head`` followed by ``tail``.
+    """Return the completion of ``head`` followed by ``tail``, which was sampled after the prompt and ``head``.
 
-    A field that only one of them has is filled up for the other. ``behaviour_logprobs`` needs both.
-
-    Args:
-        tail: The rest, sampled after the prompt and ``head``; its finish reason is the turn's. It counts the head as
-            prompt, so ``cached_tokens`` comes from ``head``.
+    A field that only one of them has is filled up for the other; ``behaviour_logprobs`` needs both. ``tail`` counts the
+    head as prompt, so ``cached_tokens`` comes from ``head``; the finish reason is the tail's.
     """
     whole = {
         name: (getattr(head, name) or filled(head)) + (getattr(tail, name) or filled(tail))

@@ -95,11 +95,8 @@ def scores(
 ) -> Scores:
     """Score given tokens under ``sampling``.
 
-    Args:
-        readings: Log-probabilities at temperature 1, at each token and after the last one; of the whole vocabulary
-            if ``reshapes(sampling)``.
-        tokens: Shape (tokens,).
-        top: Most probable tokens recorded at each position and after the last token.
+    ``readings`` are at temperature 1, at each token and after the last one, and cover the whole vocabulary if
+    ``reshapes(sampling)``. The ``top`` most probable tokens are recorded at the same positions.
     """
     count = len(tokens)
     entries: dict[str, Any] = {"cached_tokens": cached_tokens, "weights_version": weights_version}

@@ -205,10 +205,8 @@ class DraftBudget:
     ) -> None:
         """Learn from the step for which ``allow`` was last called.
 
-        Args:
-            tokens: Tokens that the model ran over, drafts included.
-            estimates: The store's path probability of each verified node, shape (nodes,).
-            accepted: Whether the policy sampled the node, shape (nodes,).
+        ``tokens`` counts all tokens that the model ran over. ``estimates`` has the store's path probability of each
+        verified node, ``accepted`` whether the policy sampled it.
         """
         self._steps += 1
         if self._resting:

@@ -61,11 +61,9 @@ class DraftSwitch:
     def __init__(self, *, loss_share: float = 0.01, least_gain: float = 1.05, window: int = 16, lag: int = 2) -> None:
         """Start without drafts.
 
-        Args:
-            loss_share: Fraction of the time that drafts may lose.
-            least_gain: Tokens per second, relative to plain steps, from which drafts are switched on.
-            window: Fewest steps between two decisions.
-            lag: First steps after a change that count for neither side, because the engine works ahead.
+        Drafts may lose ``loss_share`` of the time. They are switched on from ``least_gain`` times the tokens per second
+        of plain steps. Decisions are ``window`` steps apart; the first ``lag`` steps after a change count for neither
+        side, because the engine works ahead.
         """
         self.plain = PlainSeconds()
         self._share = loss_share

@@ -55,12 +55,7 @@ class StepAccount:
     """
 
     def __init__(self, cost: StepCost, *, first: int = _SETTLE) -> None:
-        """Start without measurements.
-
-        Args:
-            cost: Expected seconds of steps; the caller updates it.
-            first: Plain steps after which the first of them count.
-        """
+        """Start without measurements; the first plain steps count after ``first`` of them."""
         self._cost = cost
         self._first = first
         self._account = LossAccount(LOSS_SHARE)
@@ -84,12 +79,8 @@ class StepAccount:
     ) -> None:
         """Charge a step with drafts, or learn from a step without.
 
-        Args:
-            tokens: Tokens that the model ran over.
-            emitted: Tokens that were sampled.
-            seconds: Wall time of the step.
-            prompt_tokens: Prompt tokens that the step processed.
-            counts: ``False`` only accounts for the time that has passed.
+        ``tokens`` counts all tokens that the model ran over, ``emitted`` the sampled ones. Unless ``counts``, only the
+        time is accounted for.
         """
         plain = self._plain.seconds(rows)
         self._account.step(seconds, plain=plain)

@@ -68,11 +68,8 @@ def draft(
 ) -> int:
     """Draft for the rows ``slots`` of ``live`` and return the number of nodes of all rows.
 
-    Args:
-        max_depths: Longest path of each row in tokens, shape (rows,).
-        work: A ``SCRATCH``, shape (1,).
-        out: Filled from ``start`` on, one row after the other; needs space for ``rows * limits.budget`` nodes.
-        counts: Filled with the nodes of each row, shape (rows,).
+    ``max_depths`` bounds the path of each row. ``out`` is filled from ``start`` on, one row after the other, and needs
+    space for ``rows * limits.budget`` nodes; ``counts`` is filled with the nodes of each row.
     """
     own = work[0]
     total: int = int64(0)

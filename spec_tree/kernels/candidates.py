@@ -174,11 +174,8 @@ def find_more_candidates(turn: Any, node: int, level: int, count: int, sources: 
 def walk(turn: Any, node: int, count: int, link: int, newest: int, sources: DraftSources, work: Any) -> int:
     """Add the candidates that one kind of links leads to, newest first, and return the number in use.
 
-    Args:
-        turn: A ``LIVE_TURN``; below the root, the path to ``node`` stands behind its tail.
-        node: Node that the candidates continue; 0 is the root.
-        newest: Newest position with the key of these links, -1 for none.
-        work: A ``SCRATCH``.
+    The candidates continue ``node``; below the root (0), the path to it stands after the turn's tail. ``newest`` is the
+    newest position with the key of these links, -1 for none.
     """
     log, tail, candidates = sources.log, turn.tail, turn.candidates
     # For the root, ``work`` still holds the values of an earlier draft.

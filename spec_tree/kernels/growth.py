@@ -230,14 +230,7 @@ def _write_node(node: int, number: int, turn: Any, work: Any, out: DraftNodes) -
 def grow(
     turn: Any, max_depth: int, limits: DraftLimits, sources: DraftSources, weights: Any, work: Any, out: DraftNodes
 ) -> int:
-    """Weigh nodes below the newest token of a turn (the root), write the likeliest into ``out``, return their number.
-
-    Args:
-        turn: A ``LIVE_TURN`` with its candidates; its nodes are filled.
-        max_depth: Longest path in tokens.
-        weights: A ``WEIGHTS`` record.
-        work: A ``SCRATCH`` record.
-    """
+    """Weigh nodes below the turn's newest token (the root), write the likeliest into ``out``, return their number."""
     path, frontier, budget = work.path, work.frontier, limits.budget
     nodes, waiting, proposed, current = int64(1), int64(0), int64(0), int64(0)
     found = _start_root(turn, work)

@@ -38,13 +38,7 @@ _CANDIDATES = 48  #: candidates of a turn that are prefetched; few turns have mo
 
 @part
 def prefetch_rows(rows: NDArray[np.int64], first: int, live: Any, log: TokenLog, turns: TurnKeys, work: Any) -> None:
-    """Look up the newest links of the next ``PREFETCHED_ROWS`` rows and prefetch what ``find_candidates`` reads.
-
-    Args:
-        rows: Rows of ``live``.
-        first: Index of the first row; fewer than ``PREFETCHED_ROWS`` may be left.
-        work: A ``SCRATCH``; fills ``newest_links``, shape (PREFETCHED_ROWS, LINKS).
-    """
+    """Look up the newest links of the next ``PREFETCHED_ROWS`` rows and prefetch what ``find_candidates`` reads."""
     count = min(len(rows) - first, PREFETCHED_ROWS)
     # Each stage handles all rows: the memory that it reads was prefetched by the stage before.
     _fetch_turns(rows, first, count, live)

@@ -122,10 +122,7 @@ def _hashed(first: int, second: int) -> int:
 def weigh(current: int, first: int, nodes: int, turn: Any, weights: Any, work: Any) -> None:
     """Estimate the probability of the children of ``current``, the nodes ``first:nodes``.
 
-    Args:
-        turn: A ``LIVE_TURN``; fills votes, probabilities and hashes of the children.
-        weights: A ``WEIGHTS`` record.
-        work: A ``SCRATCH`` with the votes for the children; fills their inputs.
+    Reads the votes in ``work``; fills votes, probabilities and hashes of the children in ``turn``.
     """
     tokens, votes, probabilities, hashes = turn.node_token, turn.node_votes, turn.node_probability, turn.node_hashes
     weight, support, best_length, newest_candidate = work.weight, work.support, work.best_length, work.newest_candidate

@@ -43,32 +43,19 @@ Seeds = NDArray[np.uint64] | NDArray[np.int64]
 
 
 def uniform(seeds: Seeds, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return one number per pair of seed and position, strictly between 0 and 1.
+    """Return one number per pair of seed and position, strictly between 0 and 1: odd multiples of 2**-53.
 
-    Args:
-        seeds: 64-bit integers; negative ones count as their two's complement.
-        positions: 64-bit integers, broadcast against ``seeds``.
-
-    Returns:
-        Odd multiples of 2**-53, in the broadcast shape.
+    Arguments are 64-bit integers and broadcast; negative seeds count as their two's complement.
     """
     return _fraction(_word(seeds, positions))
 
 
 def exponential(seeds: Seeds, positions: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return one standard exponential number per seed, position and token.
+    """Return one standard exponential number per seed, position and token, between 1.1e-16 and 36.8.
 
-    ``argmin exponential(...) / p`` is a draw from p. Values are negative logarithms of odd multiples of 2**-53,
-    within 4 units in the last place. The grid shifts the distribution of a draw by at most 2**-53 per token of
-    the vocabulary, in total variation.
-
-    Args:
-        seeds: 64-bit integers; negative ones count as their two's complement.
-        positions: 64-bit integers, broadcast against ``seeds`` and ``tokens``.
-        tokens: 64-bit integers, broadcast against ``seeds`` and ``positions``.
-
-    Returns:
-        Numbers between 1.1e-16 and 36.8, in the broadcast shape.
+    Arguments are as in ``uniform``. ``argmin exponential(...) / p`` is a draw from p. Values are negative logarithms of
+    odd multiples of 2**-53, within 4 units in the last place. The grid shifts the distribution of a draw by at most
+    2**-53 per token of the vocabulary, in total variation.
     """
     word = _word(seeds, positions)
     with np.errstate(over="ignore"):

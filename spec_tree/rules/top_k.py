@@ -37,11 +37,6 @@ class AlignedDistributions(NamedTuple):
 def known_probability(tokens: ArrayLike, top_ids: ArrayLike, top_logprobs: ArrayLike) -> Floats:
     """Return each token's probability if it is among its position's most probable tokens, else 0.
 
-    Args:
-        tokens: Shape (positions,).
-        top_ids: Shape (positions, k).
-        top_logprobs: Natural log-probabilities, shape (positions, k).
-
     >>> known_probability([4, 9], [[4, 1], [4, 1]], [[-0.5, -1.0], [-0.5, -1.0]]).round(3).tolist()
     [0.607, 0.0]
     """
@@ -53,14 +48,9 @@ def known_probability(tokens: ArrayLike, top_ids: ArrayLike, top_logprobs: Array
 def align(p_ids: ArrayLike, p_logprobs: ArrayLike, q_ids: ArrayLike, q_logprobs: ArrayLike) -> AlignedDistributions:
     """Put p and q over the same columns: the tokens of p, the tokens of q that p lacks, all others.
 
-    The mass of p beyond its known tokens is spread over the tokens of q that p lacks, in q's proportions and none
-    above p's least known probability. The rest goes to ``OTHER``.
-
-    Args:
-        p_ids: Most probable tokens of the new distribution, distinct in a row, shape (positions, k).
-        p_logprobs: Their natural log-probabilities, shape (positions, k).
-        q_ids: Most probable tokens of the old distribution, distinct in a row, shape (positions, l).
-        q_logprobs: Their natural log-probabilities, shape (positions, l).
+    Each comes as its most probable tokens (distinct in a row) with natural log-probabilities, shape (positions, k). The
+    mass of p beyond its known tokens is spread over the tokens of q that p lacks, in q's proportions and none above p's
+    least known probability. The rest goes to ``OTHER``.
     """
     of_p, of_q = np.asarray(p_ids, np.int64), np.asarray(q_ids, np.int64)
     p, q = np.exp(np.asarray(p_logprobs, np.float64)), np.exp(np.asarray(q_logprobs, np.float64))

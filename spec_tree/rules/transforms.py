@@ -48,12 +48,9 @@ class Transforms:
 def distribution(
     logits: Floats, transforms: Transforms, *, prompt: Ints | None = None, output: Ints | None = None
 ) -> Floats:
-    """Return the policy's probabilities, which sum to 1 over the last axis, in the shape of ``logits``.
+    """Return the policy's probabilities, in the shape of ``logits``: (..., vocabulary).
 
-    Args:
-        logits: Shape (..., vocabulary).
-        prompt: Token counts of the prompt, broadcast against ``logits``; ``None`` for no prompt.
-        output: Token counts of the output so far, including the draft's path, broadcast against ``logits``.
+    ``prompt`` and ``output`` are token counts, broadcast against ``logits``; ``output`` includes the draft's path.
     """
     logits = np.asarray(logits, np.float64)
     nothing = np.zeros(logits.shape[-1], np.int64)

@@ -105,9 +105,7 @@ def sample_then_match(
 def point_mass_accept(p: Floats, coins: Floats) -> Flags:
     """Return whether a drafted token d is accepted: u < p(d), strictly, so an impossible token never is.
 
-    Args:
-        p: Probability of the drafted token, any shape.
-        coins: Uniform in (0, 1), fresh, in the shape of ``p``.
+    ``p`` is the probability of the drafted token; ``coins`` are fresh and uniform in (0, 1), in its shape.
     """
     accepted: Flags = coins < p
     return accepted
@@ -116,11 +114,7 @@ def point_mass_accept(p: Floats, coins: Floats) -> Flags:
 def without(p: Floats, drafted: Ints) -> Floats:
     """Return the distribution after a rejection of ``drafted``: p with p(d) = 0, renormalised.
 
-    p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x).
-
-    Args:
-        p: Shape (..., vocabulary).
-        drafted: Shape (...).
+    p(d) 1[x = d] + (1 - p(d)) p(x) 1[x != d] / (1 - p(d)) = p(x). Shapes (..., vocabulary) and (...).
     """
     rest = np.where(np.arange(p.shape[-1]) == np.asarray(drafted)[..., None], 0.0, p)
     return _normalised(rest, otherwise=p)
@@ -129,16 +123,9 @@ def without(p: Floats, drafted: Ints) -> Floats:
 def race(p: Floats, noise: Floats) -> Ints:
     """Return the token whose clock rings first: argmin E / p = argmax log p + g with Gumbel noise g = -log E.
 
-    With independent standard exponentials E it is a draw from p. Two distributions that share their clocks draw the
-    same token with probability at least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri
-    et al., arXiv 2408.07978).
-
-    Args:
-        p: Probabilities, need not sum to 1, shape (..., vocabulary).
-        noise: Standard exponentials (``noise.exponential``), shape (..., vocabulary).
-
-    Returns:
-        Tokens, shape (...); never one with p = 0.
+    With independent standard exponentials E (``noise.exponential``) it is a draw from p, and never a token with p = 0.
+    ``p`` need not be normalised. Two distributions that share their clocks draw the same token with probability at
+    least (1 - D) / (1 + D), D their total variation (Gumbel coupling; Daliri et al., arXiv 2408.07978).
     """
     with np.errstate(divide="ignore", over="ignore"):
         times = np.asarray(noise, np.float64) / np.asarray(p, np.float64)
@@ -167,13 +154,7 @@ def residual(p: Floats, q: Floats, lenience: float = 1.0) -> Floats:
     For l = 1 it is (p - q)+ / D. For l > 1 it is the same distribution, and no other makes the bias of a rule with
     this acceptance smaller. ``q`` may be partial, zero at tokens whose probability was not kept (all but
     the top K): tokens drawn there are rejected, and the rule stays exact, min(p, q) + (p - q)+ = p.
-
-    Args:
-        p: Shape (..., vocabulary).
-        q: At most the distribution that the draft was drawn from, or 0; shape (..., vocabulary).
-
-    Returns:
-        Shape (..., vocabulary); p itself where nothing is ever rejected.
+    Shapes (..., vocabulary). p itself where nothing is ever rejected.
     """
     return _normalised(np.maximum(p - np.minimum(q, lenience * p), 0.0), otherwise=p)
 
@@ -199,11 +180,8 @@ def prefix(accepted: Flags) -> Ints:
 def point_mass_chain(p: Floats, drafted: Ints, coins: Floats, draw: Callable[[Floats], int]) -> list[int]:
     """Return the tokens that a step emits for a drafted chain: the accepted ones and one drawn after them.
 
-    Args:
-        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
-        drafted: Shape (tokens,).
-        coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a distribution of shape (vocabulary,).
+    ``p`` has the policy's distributions along the draft and after it, shape (tokens + 1, vocabulary). ``draw`` draws
+    from a distribution of shape (vocabulary,); ``coins`` are fresh and uniform in (0, 1).
     """
     length = len(drafted)
     kept = int(prefix(point_mass_accept(p[np.arange(length), drafted], coins)))
@@ -216,12 +194,8 @@ def ratio_chain(
 ) -> list[int]:
     """Return the tokens that a step emits for a chain drawn from ``q``: the accepted ones and one after them.
 
-    Args:
-        p: The policy's distributions along the draft and after it, shape (tokens + 1, vocabulary).
-        q: The distributions that the tokens were drawn from, as in ``residual``, shape (tokens, vocabulary).
-        drafted: Shape (tokens,).
-        coins: Uniform in (0, 1), fresh, shape (tokens,).
-        draw: Draws a token from a distribution of shape (vocabulary,).
+    As ``point_mass_chain``; ``q`` has the distributions that the tokens were drawn from, as in ``residual``, shape
+    (tokens, vocabulary).
     """
     length = len(drafted)
     at = np.arange(length)

@@ -237,11 +237,7 @@ class ChainRows:
     ) -> DraftBatch:
         """Draft trees instead of chains, after ``commit``; the caller verifies them and reads the outcome.
 
-        Args:
-            slots: Slots of live turns, shape (rows,).
-            max_depths: Maximum depth of each tree, shape (rows,).
-            max_nodes: Maximum nodes of each tree.
-            min_probability: Minimum estimated acceptance of a node.
+        ``slots`` are of live turns. ``max_nodes`` and ``max_depths`` bound each tree.
 
         Raises:
             UnknownTurn: If the store was cleared while turns were live.
@@ -268,11 +264,7 @@ class ChainRows:
         return left.clip(0)
 
     def end(self, slots: Sequence[int], *, keep: bool) -> None:
-        """Remove turns and free their slots; live turns end here.
-
-        Args:
-            keep: Whether the tokens of live turns may draft others.
-        """
+        """Remove turns and free their slots. Live turns end here; their tokens may draft others if ``keep``."""
         self._register()
         live = [slot for slot in slots if slot in self._handles]
         if live:

@@ -18,12 +18,8 @@ ROOT_HALF, LN2, ATANH = noise.ROOT_HALF, noise.LN2, noise.ATANH
 def exponential(seeds: Tensor, positions: Tensor, tokens: Tensor) -> Tensor:
     """Return one standard exponential number per seed, position and token, float64, in the broadcast shape.
 
-    Bit for bit equal to ``turntree.spec_tree.rules.noise.exponential``.
-
-    Args:
-        seeds: int64; the bits of the unsigned seed.
-        positions: int64, broadcast against ``seeds`` and ``tokens``.
-        tokens: int64, broadcast against ``seeds`` and ``positions``.
+    Bit for bit equal to ``turntree.spec_tree.rules.noise.exponential``. All arguments are int64; ``seeds`` has the bits
+    of the unsigned seeds.
     """
     stream = _mix(seeds + _signed(GOLDEN))
     word = _mix(stream + positions * _signed(GOLDEN))

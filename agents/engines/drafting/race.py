@@ -39,10 +39,8 @@ Seeds = NDArray[np.uint64] | Tensor  #: seeds, or their bits as int64 on any dev
 def race(probabilities: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
     """Draw one token per row, int64, shape (rows,).
 
-    Args:
-        probabilities: float32 or float64, need not be normalised, shape (rows, vocabulary).
-        seeds: Shape (rows,).
-        positions: Position in the turn, on any device, shape (rows,).
+    ``probabilities``, float32 or float64, need not be normalised. ``positions`` count in the turn. Seeds and positions
+    may be on any device.
     """
     if probabilities.device.type == "cpu":
         winners = np.empty(len(probabilities), np.int64)

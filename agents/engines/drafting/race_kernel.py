@@ -111,11 +111,8 @@ def _race(values, seeds, positions, winners, stride, size, LOGITS: tl.constexpr,
 def race_rows(values: Tensor, seeds: Tensor, positions: Tensor, *, logits: bool) -> Tensor:
     """Draw one token per row, int64, shape (rows,).
 
-    Args:
-        values: Logits or probabilities, any floating dtype, shape (rows, vocabulary).
-        seeds: int64, the bits of the unsigned seed, shape (rows,), on the same device.
-        positions: int64, position in the turn, shape (rows,), on the same device.
-        logits: Whether ``values`` are logits, after all transforms; minus infinity is probability 0.
+    ``values`` are probabilities, or ``logits`` after all transforms, of any floating dtype. ``seeds`` (bits of the
+    unsigned seed) and ``positions`` (in the turn) are int64 on the same device.
     """
     rows, size = values.shape
     winners = torch.empty(rows, dtype=torch.int64, device=values.device)

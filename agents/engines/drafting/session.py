@@ -97,13 +97,8 @@ class DraftingSession:
     ) -> DraftBatch:
         """Return drafts of the store, one tree per row, empty if nothing is allowed.
 
-        Args:
-            turns: Begun turns, shape (rows,).
-            max_nodes: Maximum nodes of a row.
-            max_depths: Maximum depth of each row, shape (rows,).
-            min_probability: Minimum estimated acceptance of a node.
-            chain: One child per node.
-            total_nodes: Maximum nodes of all rows together; ``None`` is no bound.
+        ``max_nodes`` and ``max_depths`` bound each row, ``total_nodes`` bounds all rows together. Nodes with an
+        estimated acceptance below ``min_probability`` are left out. ``chain`` allows one child per node.
         """
         if self.forest is None or not turns or total_nodes == 0:
             return DraftBatch.empty(len(turns))
@@ -135,11 +130,7 @@ class DraftingSession:
             self._held_steps = 0
 
     def end(self, turns: Sequence[DraftTurn], *, keep: bool) -> None:
-        """End turns; turns without a handle are ignored.
-
-        Args:
-            keep: Whether their tokens may draft others.
-        """
+        """End turns; their tokens may draft others if ``keep``. Turns without a handle are ignored."""
         live = [turn for turn in turns if turn.handle is not None]
         if self.forest is not None and live:
             self._flush([turn for turn in live if turn in self._held])

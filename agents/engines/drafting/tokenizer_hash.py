@@ -47,14 +47,10 @@ def hash_of(tokenizer: Any) -> str:
 
 
 def given_store(path: str | PathLike[str], tokenizer: str) -> str:
-    """Check the store of another run before an engine starts, and return the value for ``import_turns``.
+    """Check the store of another run before an engine starts, and return its absolute path.
 
-    Args:
-        path: A file of a store, or a folder with such files: a run, or its checkpoints.
-        tokenizer: Hash of the policy's tokenizer; empty if unknown.
-
-    Returns:
-        The absolute path, for processes with another working directory.
+    ``path`` is a file of a store, or a folder with such files (a run, or its checkpoints); ``tokenizer`` is the hash of
+    the policy's tokenizer, empty if unknown.
 
     Raises:
         UsageError: If there is no store, or it is from another tokenizer.

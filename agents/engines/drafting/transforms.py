@@ -60,8 +60,7 @@ def tempered(logits: Tensor, transforms: Transforms) -> Tensor:
 def transform(logits: Tensor, transforms: Transforms) -> Tensor:
     """Return logits whose softmax is the distribution to draw from, minus infinity where it is zero.
 
-    Args:
-        logits: After penalties, float32 or float64, shape (rows, vocabulary).
+    ``logits`` are float32 or float64 after penalties, shape (rows, vocabulary).
     """
     scaled = tempered(logits, transforms)
     if transforms.floors:

@@ -87,9 +87,7 @@ class LocalEngineConfig:
     def fitted(self, *, weights: int, token: int) -> LocalEngineConfig:
         """Return these settings with as many slots as ``memory_bytes`` allows, dropping parked slots first.
 
-        Args:
-            weights: Size of the weights, bytes.
-            token: Size of the keys and values of one token, bytes.
+        ``weights`` is the size of the weights, ``token`` that of one token's keys and values, bytes.
 
         Raises:
             ValueError: If not even one slot fits.

@@ -130,13 +130,7 @@ class LocalEngine:
         """Score given tokens by teacher forcing among the other requests, one prefill chunk at a time.
 
         Keys and values are parked like those of a sampled turn, so a following ``generate`` after the prompt and
-        some of the tokens does not compute them again.
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            token_ids: Tokens after the prompt, shape (tokens,); stop tokens and ``max_tokens`` are ignored.
-            sampling: Its transforms define the distribution.
-            top: Most probable tokens recorded at each position and after the last token.
+        some of the tokens does not compute them again. Stop tokens and ``max_tokens`` are ignored.
 
         Raises:
             ValueError: As ``generate``, and if prompt and tokens together do not fit the context.
@@ -180,13 +174,10 @@ class LocalEngine:
             raise
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Copy new weights in place, between two steps.
+        """Copy new weights by their names in ``state_dict`` in place, between two steps.
 
-        Keys and values are dropped. The draft store is kept: drafts from an older policy are still exact.
-
-        Args:
-            named: Names as in the model's ``state_dict``, with tensors of the same shapes.
-            version: Version of the weights; ``None`` counts up.
+        Keys and values are dropped. The draft store is kept: drafts from an older policy are still exact. Without a
+        ``version`` the version counts up.
 
         Raises:
             KeyError: If a name is unknown.

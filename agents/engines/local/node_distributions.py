@@ -43,12 +43,9 @@ class Penalties:
         return bool(self._seen)
 
     def apply(self, logits: Tensor, rows: Ints, nodes: Ints) -> Tensor:
-        """Return penalised logits.
+        """Return penalised logits for the rows and ``nodes`` of requests ``rows``, shape (n, vocabulary).
 
-        Args:
-            logits: Shape (n, vocabulary); not modified.
-            rows: Request of each, shape (n,).
-            nodes: Index of each among rows and nodes, see ``spec_tree.rules.verify.root``, shape (n,).
+        Nodes are indexed as in ``spec_tree.rules.verify.root``.
         """
         if not self._seen:
             return logits

@@ -33,12 +33,8 @@ def emit(
 ) -> Verified:
     """Draw the tokens of a step and append them to their requests.
 
-    Args:
-        draft: One tree per row.
-        turn_drafted: Leading nodes of each row that are the caller's draft, shape (rows,).
-        token_limits: Tokens that each row may still sample, at least 1, shape (rows,).
-        logits: Shape (rows + nodes, vocabulary).
-        monitors: Whether to compute the sums of the exactness monitors.
+    The first ``turn_drafted`` nodes of each row are the caller's draft. ``token_limits``, at least 1, bound the tokens
+    per row. ``logits`` has shape (rows + nodes, vocabulary).
     """
 
     def stops(at: Ints, tokens: Ints) -> NDArray[np.bool_]:

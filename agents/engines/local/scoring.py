@@ -27,9 +27,8 @@ _TOGETHER = 1 << 23  #: maximum logits processed at once
 def score(rows: Sequence[Request], draft: DraftBatch, logits: Tensor) -> None:
     """Score the next given tokens of each request and append the scores to the request.
 
-    Args:
-        draft: The tokens to score as chains, shape (nodes,); the position after a chain is scored too.
-        logits: Shape (rows + nodes, vocabulary).
+    ``draft`` holds these tokens as chains; the position after a chain is scored too. ``logits`` has shape
+    (rows + nodes, vocabulary).
     """
     distributions = NodeDistributions(rows, draft, logits)
     start = np.append(root(draft), len(logits))

@@ -58,11 +58,9 @@ class PrefixIndex:
     def match(self, prompt: Sequence[int], *, free: Container[int] = (), candidates: int = 8) -> PrefixMatch:
         """Return the slot with the longest common prefix; prefixes shorter than a block are not found.
 
-        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks.
-
-        Args:
-            free: Slots that may be continued in place. Such a slot, if all its tokens are a prefix of the prompt, is
-                preferred to another slot that shares less than one block more.
+        Looks at the newest ``candidates`` slots of each of the two longest chains of blocks. ``free`` slots can be
+        continued in place: if all tokens of such a slot are a prefix of the prompt, it beats a slot that shares less
+        than a block more.
         """
         chains: list[dict[int, None]] = []
         for key in _chain(prompt):

@@ -43,9 +43,8 @@ class ChainBudget:
     def learn(self, step: StepResult, began: float, *, read: int | None) -> None:
         """Learn from the step that just ended; call it before drafting for the next one.
 
-        Args:
-            began: When the drafter was called after the step, monotonic clock, seconds.
-            read: Prompt tokens processed in the step, ``None`` if unknown.
+        ``began`` is when the drafter was called after the step (monotonic seconds), ``read`` the number of prompt
+        tokens processed in it, ``None`` if unknown.
         """
         seconds, self._began = began - self._began, began
         if self._budget is None or not step.whole or read is None or read > _READ_BY_ROW * step.rows + _READ:

@@ -44,8 +44,6 @@ def reverified_turn(
 ) -> list[int]:
     """Return the turn of a re-verified request if its pass ended it, else an empty list.
 
-    Args:
-        tokens: Token ids of the prompt, which ends with the draft.
-        drawn: Tokens drawn at the draft's positions, and possibly after it.
+    The prompt's ``tokens`` end with the draft; ``drawn`` are the tokens at its positions and possibly one more.
     """
     return ended_turn(tokens[len(tokens) - given_of(entries) :], drawn, stops, reverified_most(entries))

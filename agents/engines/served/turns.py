@@ -63,13 +63,9 @@ class ServedTurns(PrecomputedRequests, ABC):
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
     ) -> None:
-        """Set the limits of the engine.
+        """Set the limits of the engine; ``None`` for an unknown vocabulary, or if the engine bounds the context.
 
-        Args:
-            dialect: Writes its requests and reads its answers.
-            max_context: Maximum tokens of prompt and response; ``None`` leaves the bound to the engine.
-            vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-            priorities: Whether the engine schedules by priority, as precomputed turns need.
+        ``priorities`` tells whether the engine schedules by priority, as precomputed turns need.
         """
         super().__init__(priorities=priorities, setting=dialect.priority_setting)
         self.max_context = max_context
@@ -177,12 +173,6 @@ class ServedTurns(PrecomputedRequests, ABC):
         At temperature 1 without top-p, top-k and min-p the pass returns ``top`` numbers per token. Otherwise it returns
         the whole vocabulary's, from which the distribution is computed here.
 
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            token_ids: Tokens after the prompt, shape (tokens,).
-            sampling: Its transforms define the distribution.
-            top: Most probable tokens recorded at each position and after the last token.
-
         Raises:
             ValueError: If ``sampling`` has a penalty, the prompt is empty, or no further token fits the context.
             EngineAborted: If all requests were aborted meanwhile.
@@ -200,12 +190,7 @@ class ServedTurns(PrecomputedRequests, ABC):
 
 
 def checked_prompt(tokens: Sequence[int], max_context: int | None, vocabulary: int | None = None) -> list[int]:
-    """Return the tokens of a prompt as Python integers, or raise before an engine's process sees them.
-
-    Args:
-        tokens: Prompt and given tokens, shape (tokens,).
-        max_context: Maximum tokens of prompt and response; ``None`` leaves the bound to the engine.
-        vocabulary: Tokens that the model knows; ``None`` if unknown.
+    """Return prompt and given tokens as Python integers, or raise before an engine's process sees them.
 
     Raises:
         ValueError: If there are none, if no token can be sampled after them, or if one is unknown, which would crash

@@ -37,11 +37,7 @@ class WidthChooser:
         self._account = StepAccount(self.cost)
 
     def choose(self, draft: DraftBatch) -> int:
-        """Return the width of the next step.
-
-        Args:
-            draft: The store's trees, one per row, the likeliest node of each first.
-        """
+        """Return the width of the next step for the store's trees, the likeliest node of each row first."""
         most = int(np.diff(draft.offsets).max(initial=0))
         if most == 0 or not self._account.open:
             return int(self._widths[0])
@@ -78,10 +74,8 @@ class WidthChooser:
     def observe(self, *, rows: int, width: int, estimates: Floats, accepted: NDArray[np.bool_], seconds: float) -> None:
         """Learn from a step.
 
-        Args:
-            estimates: The store's path probability of each verified node, shape (nodes,).
-            accepted: Whether the policy sampled the node, shape (nodes,).
-            seconds: Duration of the step; NaN if unknown.
+        ``estimates`` has the store's path probability of each verified node, ``accepted`` whether the policy sampled
+        it. ``seconds`` may be NaN if unknown.
         """
         if seconds == seconds:
             self._account.charge(

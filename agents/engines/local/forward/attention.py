@@ -75,16 +75,9 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attend in one layer; ``transformers`` calls this function.
 
-    Args:
-        module: The attention layer; ``layer_idx`` selects the part of the cache.
-        query: Shape (1, heads, tokens, head size).
-        key: Shape (1, key heads, tokens, head size).
-        value: Shape (1, key heads, tokens, value size).
-        kwargs: Options of other implementations: ``sliding_window``, the positions that a token sees, including its
-            own, is used; a soft cap or sinks are refused.
-
-    Returns:
-        The mixed values, shape (1, tokens, heads, value size), and ``None`` for the weights.
+    Shapes: ``query`` (1, heads, tokens, head size), ``key`` and ``value`` (1, key heads, tokens, size); the returned
+    values (1, tokens, heads, value size). ``sliding_window`` in ``kwargs`` counts the positions that a token sees,
+    including its own.
 
     Raises:
         NotImplementedError: If the layer needs a soft cap or attention sinks.

@@ -77,16 +77,10 @@ class CompiledRows:
     ) -> Tensor:
         """Write the new keys and values of all rows, and attend to the short ones.
 
-        Args:
-            query: Shape (tokens, heads, size).
-            key: New keys, shape (tokens, key heads, size).
-            value: New values, shape (tokens, key heads, value size).
-            keys: The slots' keys, shape (slots, key heads, columns, size).
-            values: The slots' values, shape (slots, key heads, columns, value size).
-            window: Positions that a token sees, including its own; ``None`` for all.
-
-        Returns:
-            The mixed values, shape (tokens, heads, value size); uninitialised for rows that are not short.
+        Shapes: ``query`` (tokens, heads, size), ``key`` and ``value`` (tokens, key heads, size), the slots' ``keys``
+        and ``values`` (slots, key heads, columns, size). A token sees ``window`` positions, including its own
+        (``None``: all). Returns the mixed values, (tokens, heads, value size), uninitialised for rows that are not
+        short.
         """
         mixed = value.new_empty(len(query), query.shape[1], value.shape[-1])
         asked, new, new_values = (one.contiguous().numpy() for one in (query, key, value))

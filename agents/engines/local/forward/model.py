@@ -117,11 +117,8 @@ class Policy:
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
         """Run the model over the flattened step and return logits, shape (n, vocabulary).
 
-        Args:
-            tokens: int64, shape (tokens,).
-            positions: int64, shape (tokens,).
-            keep: Indices of the tokens whose logits are needed, shape (n,).
-            plan: Plan of the step for the attention layers.
+        ``tokens`` and ``positions`` are int64 of shape (tokens,); ``keep`` has the indices of the n tokens whose logits
+        are needed.
         """
         output = self.model(
             input_ids=tokens[None],
@@ -134,10 +131,7 @@ class Policy:
         return logits
 
     def update(self, named: Iterable[tuple[str, Tensor]]) -> int:
-        """Copy new weights in torch_device and return the number of tensors.
-
-        Args:
-            named: Parameter names as in the model's ``state_dict``, and tensors of the same shapes.
+        """Copy new weights by their names in ``state_dict`` in place and return the number of tensors.
 
         Raises:
             KeyError: If a name is unknown; weights after it are not copied.

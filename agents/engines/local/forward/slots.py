@@ -21,8 +21,7 @@ class SlotCache:
     def layer(self, index: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values of a layer, shape (slots, key heads, columns, size) each.
 
-        Args:
-            key: New keys, shape (1, key heads, tokens, size): the pattern for the allocation.
+        The new ``key`` and ``value``, shape (1, key heads, tokens, size), are the pattern for the allocation.
         """
         pair = self.layers.get(index)
         if pair is None:
