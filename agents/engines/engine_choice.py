@@ -104,8 +104,11 @@ def open_policy(choice: EngineChoice) -> AbstractAsyncContextManager[Engine | Ch
     if choice.name is not EngineName.OPENAI:
         return open_engine(choice)
     from turntree.agents.engines.chat_server import ChatServer
+    from turntree.agents.errors import UsageError
 
-    return ChatServer(_needed_url(choice), model=choice.model or None)
+    if choice.base_url is None:
+        raise UsageError(f"--engine {choice.name} needs --base-url, for example http://localhost:8000/v1")
+    return ChatServer(choice.base_url, model=choice.model or None)
 
 
 def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
@@ -123,14 +126,6 @@ def open_engine(choice: EngineChoice) -> AbstractAsyncContextManager[Engine]:
     if choice.base_url is not None and choice.name not in _SERVED:
         raise UsageError(f"--base-url goes with --engine {' or '.join(_SERVED)}, got --engine {choice.name}")
     return _OPENERS[choice.name](choice)
-
-
-def _needed_url(choice: EngineChoice) -> str:
-    if choice.base_url is None:
-        from turntree.agents.errors import UsageError
-
-        raise UsageError(f"--engine {choice.name} needs --base-url, for example http://localhost:8000/v1")
-    return choice.base_url
 
 
 @asynccontextmanager

@@ -105,7 +105,10 @@ def scores(
         return Scores(logprobs=tuple(readings.chosen[:count].tolist()), top=best if top else None, **entries)
     model = np.empty_like(readings.logprobs)
     np.put_along_axis(model, readings.ids.astype(np.int64), readings.logprobs, 1)
-    probabilities = distribution(model, _transforms(sampling))
+    probabilities = distribution(
+        model,
+        Transforms(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p),
+    )
     tempered = distribution(model, Transforms(temperature=sampling.temperature or 1.0))
     positions = np.arange(count), np.array(tokens, np.int64)
     with np.errstate(divide="ignore"):
@@ -123,10 +126,4 @@ def scores(
         entropy=tuple(entropy.tolist()),
         entropy_variance=tuple(np.maximum(variance, 0.0).tolist()),
         **entries,
-    )
-
-
-def _transforms(sampling: Sampling) -> Transforms:
-    return Transforms(
-        temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p
     )

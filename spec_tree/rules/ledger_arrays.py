@@ -50,27 +50,26 @@ def ledger_arrays(ledger: Ledger) -> Arrays:
         counts = ledger._counts
         scalars = [ledger._step, ledger._floor, ledger._next, counts.used, counts.dropped]
     turns = [entry.turn for _, entry in entries]
-    seeds = [turn.seed for turn in turns]
-    return {
-        "scalars": np.array(scalars, np.int64),
-        "keys": keys_array([entry.key for _, entry in entries]),
-        "numbers": np.array([number for number, _ in entries], np.int64),
-        "steps": np.array([entry.step for _, entry in entries], np.int64),
-        "ranks": np.array([entry.rank for _, entry in entries], np.uint64),
-        "emitted": np.array([entry.emitted for _, entry in entries], bool),
-        "trained": np.array([entry.trained for _, entry in entries], bool),
-        "seeded": np.array([seed is not None for seed in seeds], bool),
-        "seeds": np.array([0 if seed is None else seed for seed in seeds], np.uint64),
-        "versions": np.array([turn.version for turn in turns], np.int64),
-        "token_limits": np.array([turn.token_limit for turn in turns], np.int64),
-        "stopped": np.array([turn.stopped for turn in turns], bool),
-        "lengths": np.array([len(turn.tokens) for turn in turns], np.int64),
-        "widths": np.array([turn.top_ids.shape[1] for turn in turns], np.int64),
-        "tokens": _joined([turn.tokens for turn in turns], np.int32),
-        "logprobs": _joined([turn.logprobs for turn in turns], np.float32),
-        "top_ids": _joined([turn.top_ids for turn in turns], np.int32),
-        "top_logprobs": _joined([turn.top_logprobs for turn in turns], np.float32),
+    columns: dict[str, list[Any]] = {
+        "scalars": scalars,
+        "numbers": [number for number, _ in entries],
+        "steps": [entry.step for _, entry in entries],
+        "ranks": [entry.rank for _, entry in entries],
+        "emitted": [entry.emitted for _, entry in entries],
+        "trained": [entry.trained for _, entry in entries],
+        "seeded": [turn.seed is not None for turn in turns],
+        "seeds": [turn.seed or 0 for turn in turns],
+        "versions": [turn.version for turn in turns],
+        "token_limits": [turn.token_limit for turn in turns],
+        "stopped": [turn.stopped for turn in turns],
+        "lengths": [len(turn.tokens) for turn in turns],
+        "widths": [turn.top_ids.shape[1] for turn in turns],
     }
+    arrays = {name: np.array(values, KINDS[name][0]) for name, values in columns.items()}
+    for name in ("tokens", "logprobs", "top_ids", "top_logprobs"):
+        kind = KINDS[name][0]
+        arrays[name] = np.concatenate([np.zeros(0, kind), *(getattr(turn, name).reshape(-1) for turn in turns)])
+    return arrays | {"keys": keys_array([entry.key for _, entry in entries])}
 
 
 def fill_ledger(ledger: Ledger, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -169,7 +168,3 @@ def array_keys(array: NDArray[np.uint8], count: int) -> list[tuple[float, ...]]:
     if len(keys) != count or not all(type(key) is list and {*map(type, key)} <= {int, float} for key in keys):
         raise ValueError("keys must be tuples of numbers")
     return [tuple(key) for key in keys]
-
-
-def _joined(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate([np.zeros(0, dtype), *(part.reshape(-1) for part in parts)])

@@ -58,7 +58,8 @@ def distribution(
     if transforms.temperature == 0:
         best: Floats = (np.arange(logits.shape[-1]) == logits.argmax(-1)[..., None]).astype(np.float64)
         return best
-    p = _softmax(logits / transforms.temperature)
+    logits = logits / transforms.temperature
+    p = _normalised(np.exp(logits - logits.max(-1, keepdims=True)))
     p = p * keep_min_p(p, transforms.min_p)
     p = p * keep_top_k(p, transforms.top_k)
     p = p * keep_top_p(p, transforms.top_p)
@@ -83,7 +84,11 @@ def keep_top_k(p: Floats, top_k: int) -> Flags:
     """Return which tokens are among the ``top_k`` likeliest (-1: all), shape (..., vocabulary)."""
     if top_k == -1:
         return np.ones(p.shape, np.bool_)
-    return _rank(p) < top_k
+    order = np.argsort(-p, axis=-1, kind="stable")
+    rank = np.empty(p.shape, np.int64)
+    np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[-1]), p.shape), -1)
+    keep: Flags = rank < top_k
+    return keep
 
 
 def keep_top_p(p: Floats, top_p: float) -> Flags:
@@ -97,17 +102,6 @@ def keep_top_p(p: Floats, top_p: float) -> Flags:
     keep = np.empty(p.shape, np.bool_)
     np.put_along_axis(keep, order, kept, -1)
     return keep
-
-
-def _rank(p: Floats) -> Ints:
-    order = np.argsort(-p, axis=-1, kind="stable")
-    rank = np.empty(p.shape, np.int64)
-    np.put_along_axis(rank, order, np.broadcast_to(np.arange(p.shape[-1]), p.shape), -1)
-    return rank
-
-
-def _softmax(logits: Floats) -> Floats:
-    return _normalised(np.exp(logits - logits.max(-1, keepdims=True)))
 
 
 def _normalised(weights: Floats) -> Floats:

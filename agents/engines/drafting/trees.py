@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ def spread(draft: DraftBatch, at: Sequence[int], rows: int) -> DraftBatch:
         return draft
     counts = np.zeros(rows, np.int64)
     counts[np.asarray(at, np.int64)] = np.diff(draft.offsets)
-    return _with_counts(draft, counts)
+    return replace(draft, offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
 
 
 def select(draft: DraftBatch, rows: Ints) -> DraftBatch:
@@ -81,15 +82,5 @@ def with_turn_drafts(draft: DraftBatch, turn_drafts: Sequence[Sequence[int]]) ->
         parents=np.array(parents, np.int32),
         depths=np.array(depths, np.int32),
         probabilities=np.array(probabilities, np.float32),
-        offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
-    )
-
-
-def _with_counts(draft: DraftBatch, counts: Ints) -> DraftBatch:
-    return DraftBatch(
-        tokens=draft.tokens,
-        parents=draft.parents,
-        depths=draft.depths,
-        probabilities=draft.probabilities,
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]),
     )

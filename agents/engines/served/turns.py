@@ -56,9 +56,7 @@ class PrecomputedRequests:
 class ServedTurns(PrecomputedRequests, ABC):
     """A ``ScoringEngine`` over the requests of an external engine, which a subclass sends."""
 
-    #: weight updates abort all requests and hold back new ones, so a request is of the version at its end, not its
-    #: start
-    gated = False
+    gated = False  #: weight updates abort all requests and hold back new ones: a request's version is that of its end
 
     def __init__(
         self, dialect: Dialect, *, max_context: int | None, vocabulary: int | None, priorities: bool = False
