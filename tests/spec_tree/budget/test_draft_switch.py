@@ -159,8 +159,8 @@ def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_noth
             known.settle()
     assert known.seconds(16) == pytest.approx(plain(16), rel=0.05)
     assert known.by_prompt_token == pytest.approx(1e-5, rel=0.1)
-    assert known.tells(16, 200)
-    assert not known.tells(16, 2000)
+    assert known.is_informative(16, 200)
+    assert not known.is_informative(16, 2000)
 
 
 def test_steps_without_drafts_are_measured_anew_a_day_later_and_figures_tell_where_the_time_went():
