@@ -6,8 +6,8 @@ accepted recently, and the cost of a step. It picks the threshold with the most 
 no draft at all. It starts with few drafts and adds more as they are accepted.
 
 Now and then it tries slightly more than seems best, or nothing, at about a hundredth of the time, so it notices a
-policy that sharpens or a machine that becomes busy. While no draft pays it rests: it decides and learns in one of
-``REST`` steps, and when a trial is due. A ``StepAccount`` bounds what drafts may lose against plain steps.
+policy that sharpens or a machine that becomes busy. While no draft pays, it decides and learns only once per ``REST``
+steps, and when a trial is due. A ``StepAccount`` bounds what drafts may lose against plain steps, which have none.
 
 The budget only leaves drafts out; it cannot change what is sampled.
 """
@@ -32,11 +32,11 @@ _RECENT = 64.0  #: nodes over which the acceptance of a class is averaged
 IDLE = 0.998  #: factor on a class's statistics after a step without it
 _FIRST_OFFER = 2.0  #: nodes assumed to be offered per request before any was seen
 _LEARNING_RATE = 0.05
-_FIRST_NODES = 2  #: least drafts of the first steps; half a draft per request if that is more
+_FIRST_NODES = 2  #: minimum draft tokens of the first steps; half a token per request if that is more
 _FIRST_STEPS = 8  #: first steps, which alternate between few drafts and none to learn the cost of a draft
 _PROBE_SHARE = 0.01  #: fraction of the time that trials may cost
 PROBE_PAUSE = 8  #: fewest steps between two trials
-#: most steps for which a decision for no draft holds, once plain steps were measured often; no trial among them
+#: maximum steps for which a decision for no draft holds, once plain steps were measured often; a due trial ends it
 REST = 4
 _OFTEN = 10.0  #: recent steps without drafts after which their cost is known well enough to rest
 _LONG_AGO = 1 << 30
@@ -169,7 +169,7 @@ class DraftBudget:
             self._rest -= 1
             self._pause += 1
             return _NOTHING
-        self._rest = 0  # the number of requests has changed, which ends the rest
+        self._rest = 0  # the number of requests may have changed, which ends the rest
         allowed = self._begin(rows) if self._steps < _FIRST_STEPS else self._best(rows)
         self._asked = allowed if most is None else allowed._replace(nodes=min(allowed.nodes, most))
         return self._asked

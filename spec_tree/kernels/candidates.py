@@ -59,15 +59,14 @@ WINDOW = 10  #: tokens before and after an anchor in which the last token is sea
 _CONTEXT_WALK = 8  #: links of the turn's own context that a lookup follows
 _ANCHOR_OFFSETS = np.array([0, -1, 1])  #: offsets from an anchor at which ``UNMATCHED`` candidates are added
 
-
 #: class of an agreement of 0 to ``MATCH`` tokens; from 13 on one class covers several lengths
 LENGTH_CLASSES = np.concatenate([np.arange(13), np.repeat(np.arange(13, 18), [4, 8, 8, 16, MATCH - 48])])
 
 
 @inlined
 def length_class(length: int) -> int:
-    of: int = index(LENGTH_CLASSES[index(min(length, int64(MATCH)))])
-    return of
+    found: int = index(LENGTH_CLASSES[index(min(length, int64(MATCH)))])
+    return found
 
 
 @inlined
@@ -265,8 +264,8 @@ def _near_anchors(turn: Any, log: TokenLog, turns: TurnKeys) -> None:
 @inlined
 def _around(anchor: int, count: int, turn: Any, log: TokenLog, turns: TurnKeys) -> int:
     tokens, candidates, kinds, tail, last = log.tokens, turn.candidates, turn.kinds, turn.tail, int64(turn.last)
-    # ``same`` has one bit per position for the 32 from ``start`` on, all of them inside the log. Of these bits,
-    # the second line keeps ``first:stop``: bits below it and above it are masked out.
+    # ``same`` has one bit for each of the 32 positions from ``start`` on, which all lie in the log. The mask keeps the
+    # bits of ``first:stop``, at most ``WINDOW`` positions from the anchor.
     start = max(min(anchor - WINDOW, len(tokens) - 32), 0)
     first, stop = max(anchor - WINDOW, 1), min(anchor + WINDOW, len(tokens) - 2) + 1
     same = equal16(tokens, start, tail[last]) | equal16(tokens, start + 16, tail[last]) << 16

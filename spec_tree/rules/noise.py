@@ -96,10 +96,10 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def shifted_seed(seed: int, by: int) -> int:
-    """Return the seed whose noise at position ``n + by`` is that of ``seed`` at ``n``, modulo 2**64.
+    """Return the seed in [0, 2**64) whose noise at position ``n + by`` is that of ``seed`` at position ``n``.
 
-    Engines may count a token's position in the context, turntree counts it in the turn: shift by the tokens before the
-    turn. The mixing is a bijection, so the shift is exact.
+    Some engines count a token's position in the context, whereas turntree counts it in the turn. Shift by the number of
+    tokens before the turn. The mixing is a bijection, so the shift is exact.
     """
     stream = (_mixed((seed + GOLDEN) % _WORD) - by * GOLDEN) % _WORD
     return (_unmixed(stream) - GOLDEN) % _WORD

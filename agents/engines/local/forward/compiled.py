@@ -223,7 +223,7 @@ def _mix(weights: Any, values: Any, count: int, out: Any) -> None:
 def _exponentials(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
     # Replaces the first scores by exponentials of their difference to the greatest one; returns the sum.
     # ``parts`` and ``bits`` are one working array, viewed as floats and as integers.
-    raise NotImplementedError  # what is compiled depends on the precision
+    raise NotImplementedError  # numba compiles ``_single`` or ``_double`` instead
 
 
 @overload(_exponentials, jit_options=_INLINED)
@@ -249,7 +249,7 @@ def _single(scores: Any, parts: Any, bits: Any, count: Any) -> Any:
         most = max(most, scores[j])
     for j in range(count):
         x = (scores[j] - most) * one(1.4426950408889634)
-        x = one(-126) if x < one(-126) else x  # NaN stays
+        x = one(-126) if x < one(-126) else x  # unlike ``max``, this keeps NaN
         whole = np.floor(x)
         f = x - whole
         p = one(1.8775767e-3) * f + one(8.9893397e-3)
