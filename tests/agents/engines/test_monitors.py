@@ -13,12 +13,12 @@ RNG = np.random.default_rng(0)
 
 def turn(levels: str = "", *, shift: float = 0.0, count: int = 200) -> Completion:
     """Draw from random distributions with a drafted token each; ``shift`` sharpens the distributions drawn from."""
-    laws = RNG.dirichlet(np.ones(5), count)
-    sharp = laws ** (1 + shift)
+    distributions = RNG.dirichlet(np.ones(5), count)
+    sharp = distributions ** (1 + shift)
     sharp /= sharp.sum(1, keepdims=True)
     drawn = np.array([RNG.choice(5, p=p) for p in sharp])
-    mass = laws[:, 0]
-    moments = surprise(laws)
+    mass = distributions[:, 0]
+    moments = surprise(distributions)
     return Completion(
         token_ids=tuple(drawn.tolist()),
         logprobs=(0.0,) * count,
@@ -29,7 +29,7 @@ def turn(levels: str = "", *, shift: float = 0.0, count: int = 200) -> Completio
             matched=int((drawn == 0).sum()),
             expected=float(mass.sum()),
             variance=float((mass * (1 - mass)).sum()),
-            surprise=-float(np.log(laws[np.arange(count), drawn]).sum()),
+            surprise=-float(np.log(distributions[np.arange(count), drawn]).sum()),
             entropy=float(moments.entropy.sum()),
             entropy_variance=float(moments.variance.sum()),
         ),

@@ -18,13 +18,13 @@ def plain(rows):
 @dataclass
 class Played:
     seconds: float = 0.0
-    stock: float = 0.0
+    undrafted: float = 0.0
     drafted: int = 0
     changes: int = 0
 
     @property
     def ratio(self):
-        return self.stock / self.seconds
+        return self.undrafted / self.seconds
 
 
 class Always:
@@ -52,7 +52,7 @@ def play(switch, *, cost, gain, rows=lambda x: 64, busy=lambda x: 1.0, tokens=20
         took = plain(now) * busy(done) * multiple * math.exp(dice.gauss(0, noise))
         took += 0.05 if dice.random() < 0.001 else 0.0
         out.seconds += took
-        out.stock += emitted * (plain(now) * busy(done) + 0.00005) / now
+        out.undrafted += emitted * (plain(now) * busy(done) + 0.00005) / now
         out.drafted += drafts
         out.changes += drafts != was
         was, left = drafts, left - emitted
@@ -174,5 +174,5 @@ def test_steps_without_drafts_are_measured_anew_a_day_later_and_figures_tell_whe
     assert figures["seconds_on"] + figures["seconds_off"] == pytest.approx(played.seconds, rel=0.02)
     assert figures["seconds_on"] > 0.8 * played.seconds
     assert figures["trials"] >= 1
-    assert figures["seconds_lost"] == pytest.approx(played.seconds - played.stock, rel=0.1)
+    assert figures["seconds_lost"] == pytest.approx(played.seconds - played.undrafted, rel=0.1)
     assert figures["plain_ms_64"] == pytest.approx(1e3 * plain(64), rel=0.05)

@@ -11,8 +11,8 @@ RNG = np.random.default_rng(5)
 P = RNG.dirichlet(np.full(VOCABULARY, 0.6), size=TOKENS)  #: the current policy
 
 
-def power(laws, exponent):
-    raised = laws**exponent
+def power(distributions, exponent):
+    raised = distributions**exponent
     return raised / raised.sum(-1, keepdims=True)
 
 
@@ -21,9 +21,9 @@ POSITIONS = np.arange(ROLLOUTS)[:, None], np.arange(TOKENS)
 ROW = np.arange(TOKENS)
 
 
-def drawn(laws, seed):
+def drawn(distributions, seed):
     """Draw tokens by inverting the cumulative distribution, shape (ROLLOUTS, TOKENS)."""
-    below = np.cumsum(laws, -1)
+    below = np.cumsum(distributions, -1)
     coins = uniform(POSITIONS[0] + 10_000 * seed, POSITIONS[1]) * below[..., -1]
     return (coins[..., None] >= below).sum(-1)
 

@@ -48,14 +48,14 @@ class Policy:
         self.name = str(getattr(config, "_name_or_path", ""))
         self.end_tokens = _end_tokens(model)  #: end tokens by the model's own settings
         self.max_positions = int(getattr(text, "max_position_embeddings", 0)) or None
-        self._home = self.device
+        self._loaded_device = self.device
         self._blocked: dict[str, list[Blocked]] = {}
         #: most columns that a row's tokens may see together in compiled attention; 0 where it does not run
         self.looped = 0
         dtype, heads = next(model.parameters()).dtype, int(text.num_attention_heads)
         if dtype in compiled.DTYPES:
             self.looped = compiled.MOST_SEEN * int(getattr(text, "num_key_value_heads", None) or heads) // heads
-            if self._home.type == "cpu":
+            if self._loaded_device.type == "cpu":
                 compiled.warm_up(dtype)
                 self._blocked = block(model)
                 join_norms(model)
@@ -108,11 +108,11 @@ class Policy:
     def leave_device(self) -> None:
         """Move the weights to the host's memory and release unused memory of the device."""
         self.model.to("cpu")
-        if self._home.type == "cuda":
+        if self._loaded_device.type == "cuda":
             torch.cuda.empty_cache()
 
     def return_to_device(self) -> None:
-        self.model.to(self._home)
+        self.model.to(self._loaded_device)
 
     def logits(self, tokens: Tensor, positions: Tensor, keep: Tensor, plan: attention.AttentionPlan) -> Tensor:
         """Run the model over the flattened step and return logits, shape (n, vocabulary).

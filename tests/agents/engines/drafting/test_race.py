@@ -22,7 +22,7 @@ def test_the_noise_of_a_device_has_the_bits_of_the_reference(device):
     np.testing.assert_array_equal(ours.cpu().numpy(), exponential(seeds, *positions))
 
 
-def laws(size: int, scale: float, dtype: torch.dtype) -> torch.Tensor:
+def distributions(size: int, scale: float, dtype: torch.dtype) -> torch.Tensor:
     logits = torch.from_numpy(np.random.default_rng(size).normal(size=(300, size)) * scale).to(dtype)
     if size > 2:
         logits[:, ::3] = float("-inf")
@@ -33,7 +33,7 @@ def laws(size: int, scale: float, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize(("size", "scale"), [(1, 1.0), (2, 0.0), (129, 0.1), (1000, 3.0), (1000, 12.0)])
 @pytest.mark.parametrize("way", [race, race_by_tensors])
 def test_the_earliest_clock_wins(way, size, scale, dtype):
-    p = laws(size, scale, dtype)
+    p = distributions(size, scale, dtype)
     clocks = exponential(SEEDS[:, None], POSITIONS[:, None], np.arange(size))
     with np.errstate(divide="ignore"):
         expected = (clocks / p.double().numpy()).argmin(-1)
@@ -41,7 +41,7 @@ def test_the_earliest_clock_wins(way, size, scale, dtype):
 
 
 def test_memory_for_clocks_is_bounded_without_changing_the_draw(monkeypatch):
-    p = laws(129, 1.0, torch.float64)
+    p = distributions(129, 1.0, torch.float64)
     whole = race_by_tensors(p, SEEDS, POSITIONS)
     monkeypatch.setattr(race_module, "AT_ONCE", 300)
     assert torch.equal(race_by_tensors(p, SEEDS, POSITIONS), whole)

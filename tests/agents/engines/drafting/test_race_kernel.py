@@ -99,14 +99,14 @@ def test_on_a_gpu_it_draws_the_tokens_of_the_cpu_with_one_launch() -> None:
     rng = np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(scale=3, size=(64, 151_936))).float()
     seeds, positions = rng.integers(1 << 63, size=64).astype(np.uint64), rng.integers(1000, size=64)
-    law = logits.softmax(-1)
-    wanted = race(law, seeds, positions)
+    distribution = logits.softmax(-1)
+    wanted = race(distribution, seeds, positions)
     on = [torch.from_numpy(one).cuda() for one in (seeds.view(np.int64), positions)]
-    race_kernel.race_rows(law.cuda(), *on, logits=False)
+    race_kernel.race_rows(distribution.cuda(), *on, logits=False)
     with torch.profiler.profile() as profile:
-        drawn = race_kernel.race_rows(law.cuda(), *on, logits=False)
+        drawn = race_kernel.race_rows(distribution.cuda(), *on, logits=False)
         torch.cuda.synchronize()
     assert sum("_race" in event.name for event in profile.events() if event.device_type.name == "CUDA") == 1
     assert torch.equal(drawn.cpu(), wanted)
-    assert torch.equal(race(law.cuda(), seeds, positions).cpu(), wanted)
+    assert torch.equal(race(distribution.cuda(), seeds, positions).cpu(), wanted)
     assert (race_of_logits(logits.cuda(), seeds, positions).cpu() == wanted).float().mean() > 0.98

@@ -100,7 +100,7 @@ def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engi
 @pytest.mark.parametrize(
     ("rows", "lengths", "most", "length"),
     [
-        (8, [7, 1], 256, 8),  # all places are free
+        (8, [7, 1], 256, 8),  # padding is free
         (8, [3], 256, 4),
         (8, [7, 1], 60, 4),
         (8, [], 256, 0),

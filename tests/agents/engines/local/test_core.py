@@ -71,8 +71,8 @@ def test_samples_of_one_prompt_and_turns_of_one_dialogue_share_keys_and_values(m
 def test_a_prefix_is_shared_although_the_turn_that_computed_it_has_ended_in_the_same_step(model, prompts):
     first, *others = run_core(model, [prompts[3]] * 5, Sampling(max_tokens=1))
     assert [t.cached_tokens for t in (first, *others)] == [0] + [len(prompts[3]) - 1] * 4
-    law = laws_along(model, prompts[3], [], Sampling())[0]
-    assert [np.exp(t.logprobs[0]) for t in others] == pytest.approx([law[t.token_ids[0]] for t in others], abs=1e-9)
+    p = laws_along(model, prompts[3], [], Sampling())[0]
+    assert [np.exp(t.logprobs[0]) for t in others] == pytest.approx([p[t.token_ids[0]] for t in others], abs=1e-9)
 
 
 def test_reused_keys_matter(model, prompts):
@@ -116,7 +116,7 @@ def test_a_wrong_weight_is_named_with_its_nearest_neighbour():
         policy.update([(name, torch.zeros(3))])
 
 
-def test_an_aborted_request_gives_its_slot_and_its_place_in_the_store_back(prompts):
+def test_an_aborted_request_gives_its_slot_and_its_handle_back(prompts):
     forest = AdversarialForest(32)
     core = EngineCore(Policy(tiny_llama()), LocalEngineConfig(max_batch=2, max_context=128, speculation=TREE), forest)
     before_step(core, 4, core.abort_all)

@@ -126,11 +126,11 @@ def test_a_turn_that_an_engine_falls_asleep_over_is_finished_when_it_wakes(promp
 def test_keys_and_values_fit_into_the_memory_that_is_given(prompts: list[list[int]]) -> None:
     policy = Policy(tiny_llama())
     assert policy.token_bytes() == 2 * 2 * 2 * 8 * 8  # keys and values, layers, key heads, their size, bytes of float64
-    room = policy.weight_bytes + 7 * 136 * policy.token_bytes()
-    config = LocalEngineConfig(max_context=128, dtype="float64", max_batch=4, memory_bytes=room)
+    memory = policy.weight_bytes + 7 * 136 * policy.token_bytes()
+    config = LocalEngineConfig(max_context=128, dtype="float64", max_batch=4, memory_bytes=memory)
     with LocalEngine(policy, config=config) as engine:
         assert (engine.config.max_batch, engine.config.parked_slots) == (4, 3)
-    assert replace(config, memory_bytes=room // 2).fitted(weights=0, token=room // (136 * 6)).slots == 3
+    assert replace(config, memory_bytes=memory // 2).fitted(weights=0, token=memory // (136 * 6)).slots == 3
     with pytest.raises(ValueError, match="give the engine more memory"):
         LocalEngine(policy, config=replace(config, memory_bytes=policy.weight_bytes))
 

@@ -40,13 +40,13 @@ def core_of(model) -> EngineCore:
 def assert_speaks_as(core: EngineCore, model) -> None:
     turns = run_core(core.policy.model, PROMPTS, SAMPLING, core=core)
     for prompt, turn in zip(PROMPTS, turns, strict=True):
-        law = laws_along(model, prompt, turn.token_ids, SAMPLING)
-        np.testing.assert_allclose(turn.logprobs, np.log(law[range(6), list(turn.token_ids)]), atol=2e-3)
+        distribution = laws_along(model, prompt, turn.token_ids, SAMPLING)
+        np.testing.assert_allclose(turn.logprobs, np.log(distribution[range(6), list(turn.token_ids)]), atol=2e-3)
 
 
 @MKLDNN
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_wide_policy_has_the_models_laws_before_and_after_an_update(tied):
+def test_a_wide_policy_has_the_models_distributions_before_and_after_an_update(tied):
     old, new = wide_llama(tied=tied), wide_llama(seed=1, tied=tied)
     core = core_of(old)
     kinds = {type(module) for module in core.policy.model.modules()}

@@ -15,7 +15,7 @@ SAMPLINGS = [Sampling(max_tokens=12), Sampling(max_tokens=12, temperature=0.8, t
 
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_sums_are_those_of_the_laws_along_the_turn(prompts, monkeypatch, sampling, eager):
+def test_sums_are_those_of_the_distributions_along_the_turn(prompts, monkeypatch, sampling, eager):
     monkeypatch.setattr(emission, "EAGER", 1 << 40 if eager else 0)
     model = tiny_llama()
     forest = FixedForest([4, 9, 4], [-1, -1, 0], [1, 1, 2])
@@ -43,8 +43,8 @@ def drafted_children(p: np.ndarray, tokens: tuple[int, ...]) -> tuple[int, int, 
     """Return tested positions, matches, mass and variance if every step drafts 4, 9, and 4 again after 4."""
     tested, matched, masses, at = 0, 0, [], 0
     while at < len(tokens):
-        room = len(tokens) - at
-        children = [{4, 9}, {4}] if room > 2 else [{4, 9}] if room > 1 else []
+        left = len(tokens) - at
+        children = [{4, 9}, {4}] if left > 2 else [{4, 9}] if left > 1 else []
         for wanted in children:
             tested += 1
             masses.append(p[at, list(wanted)].sum())

@@ -60,15 +60,15 @@ def drawn(rng: np.random.Generator) -> tuple[list[Request], DraftBatch, np.ndarr
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_nodes_law_is_the_reference(seed):
+def test_every_nodes_distribution_is_the_reference(seed):
     rng = np.random.default_rng(seed)
     rows, draft, logits = drawn(rng)
-    laws = NodeDistributions(rows, draft, torch.from_numpy(logits))
+    distributions = NodeDistributions(rows, draft, torch.from_numpy(logits))
     expected = expected_laws(rows, draft, logits)
-    np.testing.assert_allclose(laws.at(None).softmax(-1), expected, atol=1e-12)
+    np.testing.assert_allclose(distributions.at(None).softmax(-1), expected, atol=1e-12)
     some = rng.permutation(len(logits))[:20]
-    np.testing.assert_allclose(laws.at(some).softmax(-1), expected[some], atol=1e-12)
-    np.testing.assert_array_equal(laws.logits, logits)
+    np.testing.assert_allclose(distributions.at(some).softmax(-1), expected[some], atol=1e-12)
+    np.testing.assert_array_equal(distributions.logits, logits)
 
 
 def test_a_path_that_is_not_counted_is_noticed(monkeypatch):
@@ -93,7 +93,7 @@ def test_the_policys_own_logprobs_know_nothing_but_the_temperature():
     np.testing.assert_allclose(found, own, atol=1e-12)
 
 
-def test_entropies_and_top_tokens_are_those_of_the_law():
+def test_entropies_and_top_tokens_are_those_of_the_distribution():
     p = np.array([[0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 1.0, 0.0]])
     entropy, variance = entropies(torch.from_numpy(p))
     surprise = np.log([2.0, 4.0, 4.0])
