@@ -212,21 +212,6 @@ class ChainRows:
         drafted = self._chains.records["drafted"]
         drafted[known] = np.minimum(drafted[known], length)
 
-    def step(
-        self,
-        slots: NDArray[np.int32],
-        sampled: NDArray[np.int32],
-        *,
-        allowed: Allowance | None,
-        drafts: NDArray[np.int32],
-        counts: NDArray[np.int32],
-        widths: NDArray[np.int32] | None = None,
-    ) -> StepResult:
-        """Call ``read`` and ``propose``, for limits that do not depend on what was read."""
-        found = self.read(slots, sampled)
-        self.propose(slots, drafts, counts, allowed=allowed, widths=widths)
-        return found
-
     def commit(self) -> None:
         """Pass every token to the store and propose nothing."""
         self._held_steps = HELD_STEPS
@@ -362,7 +347,8 @@ def warm_up() -> None:
     rows = ChainRows(forest, 1)
     slots = np.array(rows.begin([ChainTurn(state=DialogueState(exact=1), prompt=(), most=2)]), np.int32)
     one = np.zeros((1, 1), np.int32)
-    rows.step(slots, one, allowed=Allowance(0.0, 1), drafts=one.copy(), counts=one[0].copy())
+    rows.read(slots, one)
+    rows.propose(slots, one.copy(), one[0].copy(), allowed=Allowance(0.0, 1))
     limits = DraftLimits(budget=1, floor=0.0, chain=True, ends=_NO_ENDS)
     nothing = np.full(3, -1, np.int64)
     out = Proposals(one, one[0], _NO_ENDS, 0, 0, rows._nodes, rows._space)

@@ -225,7 +225,8 @@ def stepped(
     rows: ChainRows, slots: np.ndarray, *said: Sequence[int], allowed: Allowance | None = ALL
 ) -> list[list[int]]:
     drafts, counts = np.zeros((len(slots), LONGEST), np.int32), np.zeros(len(slots), np.int32)
-    rows.step(slots, ints(*said), allowed=allowed, drafts=drafts, counts=counts)
+    rows.read(slots, ints(*said))
+    rows.propose(slots, drafts, counts, allowed=allowed)
     return [draft[:count].tolist() for draft, count in zip(drafts, counts, strict=True)]
 
 
