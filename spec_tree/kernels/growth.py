@@ -90,7 +90,6 @@ _LED = 8  #: length class at which an ``UNMATCHED`` candidate counts at most onc
 
 @inlined
 def ends_turn(token: int, ends: NDArray[np.int32]) -> bool:
-    # A loop without early exit: numba unrolls it, and ``ends`` has one or two entries.
     found = False
     for end in ends:
         found = found or token == end

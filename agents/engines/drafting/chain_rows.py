@@ -105,7 +105,7 @@ class ChainRows:
             record = np.zeros((), CHAIN)
             record["live"], record["prompt"] = 1, len(turn.prompt)
             record["least"], record["most"] = turn.least, turn.most
-            # -2 is neither the current step nor the one before: the turn has not sampled yet.
+            # -2 equals no step and none before a step: the turn has not sampled yet.
             record["step"] = record["asked"] = -2
             record["turn_draft"], record["turn_drafted"] = self._keep_turn_draft(turn.turn_draft), len(turn.turn_draft)
             self._chains.records[slot] = record
