@@ -47,6 +47,7 @@ class Monitors:
             return new
 
     def add(self, turns: Iterable[Completion]) -> None:
+        """Add the sums of turns; turns with lenience are ignored."""
         with self._lock:
             for turn in turns:
                 group = _GROUPS.get(Level(worst_level(turn.levels)))

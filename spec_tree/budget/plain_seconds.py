@@ -39,7 +39,7 @@ class PlainSeconds:
         return max(0.0, self._product / self._square) if self._square > 0 else 0.0
 
     def is_informative(self, rows: int, prompt_tokens: int) -> bool:
-        """Return whether a step is_informative something about plain steps, not mostly about its prompts."""
+        """Return whether a step is mostly plain work, not work on its prompts."""
         if prompt_tokens <= _FEW[0] * rows + _FEW[1]:
             return True
         rate = self.by_prompt_token
@@ -73,7 +73,7 @@ class PlainSeconds:
         self._touched.clear()
 
     def observe(self, rows: int, seconds: float, prompt_tokens: int) -> bool:
-        """Record a plain step until ``settle``; return whether it told anything."""
+        """Record a plain step until ``settle``; return whether it was informative."""
         measured = self.is_informative(rows, prompt_tokens)
         rate = self.by_prompt_token
         self._see_prompts(prompt_tokens, seconds - self.seconds(rows))
