@@ -50,8 +50,8 @@ class LossAccount:
 class StepAccount:
     """A ``LossAccount`` that charges steps with drafts by the plain seconds of the tokens they emit.
 
-    ``PlainSeconds`` learns only from plain steps. ``StepCost`` would count steps with drafts of fewer requests as
-    similar, so here it only cuts off hiccups of the machine.
+    ``PlainSeconds`` learns only from plain steps. ``StepCost`` treats a step with drafts like a plain step of more
+    requests, so here it only caps hiccups of the machine.
     """
 
     def __init__(self, cost: StepCost, *, first: int = _SETTLE) -> None:

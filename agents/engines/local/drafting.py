@@ -60,9 +60,10 @@ class Drafter:
         turn_drafts = self._turn_drafts([r if now else None for r, now in zip(rows, ready, strict=True)])
         if not any(turn_drafts):
             return Proposal(draft, np.zeros(len(rows), np.int64))
-        return Proposal(with_turn_drafts(draft, turn_drafts), np.array([len(g) for g in turn_drafts], np.int64))
+        return Proposal(with_turn_drafts(draft, turn_drafts), np.array(list(map(len, turn_drafts)), np.int64))
 
     def _turn_drafts(self, rows: Sequence[Request | None]) -> list[list[int]]:
+        # Drafts of whole turns need one row of logits per token: share the bound among the requests that have one.
         share = LOGITS // self._vocabulary // max(1, sum(bool(r and r.turn_draft) for r in rows))
         most = max(1, min(self._config.prefill_chunk, share))
         return [

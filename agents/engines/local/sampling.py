@@ -50,6 +50,7 @@ def emit(
 def _append(rows: Sequence[Request], draft: DraftBatch, verified: Verified, draws: _Draws) -> None:
     emitted = verified.emitted
     drawn = np.arange(len(verified.path))[:, None] < emitted
+    # Each token was drawn at the node that the token before it matched; -1 is the row's last token.
     above = np.concatenate([np.full((1, len(rows)), -1), verified.path[:-1]])
     nodes = (root(draft) + 1 + above).T[drawn.T]
     tokens, path = verified.tokens.T[drawn.T], verified.path.T[drawn.T]
@@ -120,6 +121,8 @@ class _Draws:
         node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
         self._children = draft.tokens.astype(np.int64)
         self._above = first[node_row] + 1 + draft.parents
+        # The monitors test nodes with drafted children, except where a child is the caller's draft: that draft may share
+        # the noise of the draw.
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True
         self._testable[self._above[node < turn_drafted[node_row]]] = False
