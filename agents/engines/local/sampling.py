@@ -121,7 +121,7 @@ class _Draws:
         node = np.arange(len(draft.tokens)) - draft.offsets[node_row]
         self._children = draft.tokens.astype(np.int64)
         self._above = first[node_row] + 1 + draft.parents
-        # The monitors test nodes with drafted children, except where a child is the caller's draft: that draft may share
+        # The monitors test nodes with drafted children, except where a child is a caller's draft, which may share
         # the noise of the draw.
         self._testable = np.zeros(len(logits), bool)
         self._testable[self._above] = True

@@ -158,7 +158,7 @@ class Without(ServedTurns):
 
 async def test_an_engine_without_priorities_refuses_to_precompute_and_names_what_it_lacks() -> None:
     engine = Without(VllmDialect(speculates=False), max_context=64, vocabulary=8)
-    with pytest.raises(ValueError, match=r"for step 2 .* start it with scheduling_policy=priority"):
+    with pytest.raises(ValueError, match=r"for step 2 .* start the engine with scheduling_policy=priority"):
         await engine.generate(TurnRequest((1,), Sampling(), precomputed_for=2))
 
 
