@@ -26,6 +26,14 @@ async def served(answer: Any, *, path: str = "", models: Answer | None = None, *
             yield there, server
 
 
+async def refused(answer: Any, says: str, error: type[Exception] = ServerRefused, **settings: Any) -> Any:
+    """Check that a turn is refused, and return the stand-in."""
+    async with served(answer, **settings) as (there, server):
+        with pytest.raises(error, match=says):
+            await server.complete(ASKED, SEEDED)
+    return there
+
+
 async def test_a_message_goes_out_and_one_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     async with served(said("4", finish_reason="length")) as (there, server):
@@ -98,10 +106,7 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
 
 async def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
     busy = Answer({"error": "busy"}, 503, {"Retry-After": "30"})
-    async with served(busy, seconds=20.0, tries=2) as (there, server):
-        with pytest.raises(ServerRefused, match="503"):
-            await server.complete(ASKED, SEEDED)
-    assert len(there.asked) == 1
+    assert len((await refused(busy, "503", seconds=20.0, tries=2)).asked) == 1
 
 
 async def test_all_tries_of_a_turn_have_one_deadline() -> None:
@@ -111,10 +116,7 @@ async def test_all_tries_of_a_turn_have_one_deadline() -> None:
         time.sleep(0.4 * seconds)
         return Answer({"error": "busy"}, 503, {"Retry-After": "0"})
 
-    async with served(slow, seconds=seconds) as (there, server):
-        with pytest.raises(ServerRefused, match=r"within .* s, all tries included"):
-            await server.complete(ASKED, SEEDED)
-    assert len(there.asked) <= 3
+    assert len((await refused(slow, r"within .* s, all tries included", seconds=seconds)).asked) <= 3
 
 
 def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answer:
@@ -129,9 +131,8 @@ def spread(answer: Answer, piece: bytes, count: int, wait: float = 0.0) -> Answe
 
 async def test_a_server_that_trickles_is_late() -> None:
     seconds = patience(1)
-    async with served(lambda body: spread(said("4"), b" ", 40, seconds / 20), seconds=seconds) as (_, server):
-        with pytest.raises(ServerRefused, match="did not answer POST /chat/completions within"):
-            await server.complete(ASKED, SEEDED)
+    late = "did not answer POST /chat/completions within"
+    await refused(lambda body: spread(said("4"), b" ", 40, seconds / 20), late, seconds=seconds)
     async with served(lambda body: spread(said("4"), b" ", 3), seconds=seconds) as (_, server):  # the control
         assert (await server.complete(ASKED, SEEDED)).content == "4"
 
@@ -139,17 +140,13 @@ async def test_a_server_that_trickles_is_late() -> None:
 async def test_an_answer_has_the_bytes_that_its_tokens_can_take() -> None:
     text = "x" * (3 << 20)
     for answer in (said(text), spread(said("4"), b" " * (1 << 18), 16)):
-        async with served(lambda body, answer=answer: answer) as (_, server):
-            with pytest.raises(ServerRefused, match=r"at most 1,057,792 bytes, .* got more"):
-                await server.complete(ASKED, SEEDED)
+        await refused(lambda body, answer=answer: answer, r"at most 1,057,792 bytes, .* got more")
     async with served(said(text)) as (_, server):  # the control
         assert (await server.complete(ASKED, Sampling(max_tokens=1 << 12))).content == text
 
 
 async def test_values_too_deep_to_be_read_are_no_crash() -> None:
-    async with served(Answer("[" * 100_000)) as (_, server):
-        with pytest.raises(ServerRefused, match="expected JSON"):
-            await server.complete(ASKED, SEEDED)
+    await refused(Answer("[" * 100_000), "expected JSON")
     async with served(said(None, ("add", "[" * 10_000))) as (_, server):
         (call,) = (await server.complete(ASKED, SEEDED)).calls
     assert [*call.arguments] == [UNREADABLE]
@@ -172,10 +169,7 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
 
 @pytest.mark.parametrize("text", table(__file__, "too_long"))
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
-    async with served(Answer(text, 400)) as (there, server):
-        with pytest.raises(ContextFull):
-            await server.complete(ASKED, SEEDED)
-    assert len(there.asked) == 1
+    assert len((await refused(Answer(text, 400), "", ContextFull)).asked) == 1
 
 
 @pytest.mark.parametrize(("body", "status", "says"), table(__file__, "refusals"))
