@@ -26,7 +26,7 @@ async def served(answer: Any, *, path: str = "", models: Answer | None = None, *
             yield there, server
 
 
-async def refused(answer: Any, says: str, error: type[Exception] = ServerRefused, **settings: Any) -> Any:
+async def refused(answer: Any, says: str | None, error: type[Exception] = ServerRefused, **settings: Any) -> Any:
     """Check that a turn is refused, and return the stand-in."""
     async with served(answer, **settings) as (there, server):
         with pytest.raises(error, match=says):
@@ -169,7 +169,7 @@ async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> N
 
 @pytest.mark.parametrize("text", table(__file__, "too_long"))
 async def test_a_dialogue_that_does_not_fit_has_an_error_of_its_own(text: str) -> None:
-    assert len((await refused(Answer(text, 400), "", ContextFull)).asked) == 1
+    assert len((await refused(Answer(text, 400), None, ContextFull)).asked) == 1
 
 
 @pytest.mark.parametrize(("body", "status", "says"), table(__file__, "refusals"))
