@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 
+import pytest
 import torch
 from cores import tiny_llama
 
@@ -32,6 +33,16 @@ class RecordingCache(SlotCache):
         return self.layers[0][0][slot, 0, :length, 0].tolist()
 
 
+@pytest.fixture
+def cache() -> RecordingCache:
+    return RecordingCache(8)
+
+
+@pytest.fixture
+def pool(cache: RecordingCache) -> SlotPool:
+    return SlotPool(cache)
+
+
 def asked(prompt: Sequence[int]) -> Request:
     state = DialogueState.from_tokens(prompt)
     return Request(prompt=list(prompt), sampling=Sampling(), state=state, seed=0, deliver=lambda done: None)
@@ -59,9 +70,7 @@ def ended(pool: SlotPool, request: Request, said: Sequence[int]) -> list[int]:
     return request.tokens
 
 
-def test_a_prompt_that_siblings_share_is_computed_once_and_copied_to_all_at_once() -> None:
-    cache = RecordingCache(8)
-    pool = SlotPool(cache)
+def test_a_prompt_that_siblings_share_is_computed_once_and_copied_to_all_at_once(cache, pool):
     siblings = placed(pool, PROMPT, PROMPT, PROMPT, PROMPT)
     assert run(pool) == siblings[:1]
     assert run(pool) == siblings
@@ -71,9 +80,7 @@ def test_a_prompt_that_siblings_share_is_computed_once_and_copied_to_all_at_once
         assert cache.keys(request.slot, request.cached) == cache.keys(0, request.cached)
 
 
-def test_a_dialogue_goes_on_in_its_own_slot_though_a_sibling_at_the_same_state_runs() -> None:
-    cache = RecordingCache(8)
-    pool = SlotPool(cache)
+def test_a_dialogue_goes_on_in_its_own_slot_though_a_sibling_at_the_same_state_runs(cache, pool):
     requests = placed(pool, PROMPT, PROMPT)
     run(pool)
     run(pool)
@@ -88,9 +95,7 @@ def test_a_dialogue_goes_on_in_its_own_slot_though_a_sibling_at_the_same_state_r
     assert cache.copies == []
 
 
-def test_a_longer_prefix_of_a_sibling_is_worth_a_copy() -> None:
-    cache = RecordingCache(8)
-    pool = SlotPool(cache)
+def test_a_longer_prefix_of_a_sibling_is_worth_a_copy(cache, pool):
     short, long = placed(pool, PROMPT, PROMPT)
     run(pool)
     run(pool)
@@ -103,9 +108,7 @@ def test_a_longer_prefix_of_a_sibling_is_worth_a_copy() -> None:
     assert cache.copies == [(long.slot, [again.slot], len(dialogue) - 1)]
 
 
-def test_what_is_copied_on_is_copied_first() -> None:
-    cache = RecordingCache(8)
-    pool = SlotPool(cache)
+def test_what_is_copied_on_is_copied_first(cache, pool):
     first, second, third = placed(pool, PROMPT, PROMPT, PROMPT)
     third.leader = second  # it came when the second one was the newest
     run(pool)
@@ -151,7 +154,7 @@ def live(engine: EngineCore, requests: list[Request]) -> list[bool]:
     return [r.slot >= 0 and r.finish is None for r in requests]
 
 
-def test_wanted_requests_get_the_slots_of_those_made_ahead_at_the_next_step():
+def test_wanted_requests_get_the_slots_of_precomputed_ones_at_the_next_step():
     engine = core(slots=2)
     early = [request(number, ahead=True, tokens=30) for number in range(2)]
     add(engine, *early, steps=4)
@@ -171,7 +174,7 @@ def test_only_as_many_give_way_as_slots_are_missing_and_the_youngest_first():
     assert live(engine, early) == [True, True, False]
 
 
-def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
+def test_nothing_precomputed_is_admitted_while_a_wanted_request_waits():
     engine = core(slots=1)
     wanted, ahead = [request(0), request(1)], request(2, ahead=True)
     add(engine, ahead, *wanted)
@@ -182,7 +185,7 @@ def test_nothing_made_ahead_is_admitted_while_a_wanted_request_waits():
     assert ahead.finish is FinishReason.LENGTH
 
 
-def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
+def test_precomputed_requests_hold_their_share_of_the_slots_at_most():
     engine = core(slots=4, precomputed_slots=2)
     early = [request(number, ahead=True) for number in range(4)]
     add(engine, *early, steps=1)
@@ -191,7 +194,7 @@ def test_requests_made_ahead_hold_their_share_of_the_slots_at_most():
     assert all(one.finish is FinishReason.LENGTH for one in early)
 
 
-def test_turns_made_ahead_feed_the_trees_when_they_are_whole_and_no_counter():
+def test_precomputed_turns_feed_the_trees_when_they_are_whole_and_no_counter():
     engine = core()
     finish(engine, request(0, ahead=True))
     assert (engine.stats.requests, engine.stats.tokens, engine.stats.verify_steps) == (0, 0, 0)
@@ -203,7 +206,7 @@ def test_turns_made_ahead_feed_the_trees_when_they_are_whole_and_no_counter():
     assert engine.forest.finished([whole.state, broken.state]) == [1, 0]
 
 
-def test_the_keys_and_values_of_a_turn_made_ahead_are_given_away_before_those_of_wanted_turns():
+def test_the_keys_and_values_of_a_precomputed_turn_are_given_away_before_those_of_wanted_turns():
     engine, long = core(slots=1, parked_slots=2), [list(range(1, 13)), list(range(21, 9, -1))]
     for number, ahead in enumerate((False, True)):
         finish(engine, request(number, long[number], ahead=ahead))
