@@ -22,7 +22,7 @@ CANDIDATES = 160  #: positions of the log that one draft may follow
 NODES = 256  #: nodes that one draft may weigh, including those not proposed
 ANCHORS = 12  #: anchors per live turn: positions where earlier turns agreed with it last
 FEW = 8  #: vote counts are told apart up to here
-FOLLOWERS = 8  #: tokens kept per token that followed it
+FOLLOWERS = 8  #: followers kept per token
 FOLLOWED = 1 << 15  #: rows of ``followers``, by hash
 HASHED = 8192  #: entries of a hashed table of weights
 TABLES = 4  #: hashed tables of weights, see ``weighing``
@@ -91,7 +91,7 @@ class TokenLog(NamedTuple):
     heads: NDArray[np.int32]  #: newest position by hash of the key, shape (LINKS, a power of two)
     owner: NDArray[np.int32]  #: slot of the turn that owns a granule, 0 for none, shape (capacity / GRANULE,)
     followers: NDArray[np.int32]  #: ring of the last tokens after a token, -1 if unused, shape (FOLLOWED, FOLLOWERS)
-    followed: NDArray[np.int32]  #: tokens ever written to that ring, shape (FOLLOWED,)
+    followed: NDArray[np.int32]  #: tokens written to that ring; reset when one is removed, shape (FOLLOWED,)
     #: per slot: tokens that candidates in the turn predicted, and how many were right, shape (slots, 2); slot 0 and
     #: slots without a turn hold garbage
     votes: NDArray[np.int64]

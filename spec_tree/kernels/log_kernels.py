@@ -36,6 +36,7 @@ def _write_turn(
     for i in range(len(sampled) - 1, -1, -1):
         log.tokens[start + 1 + i] = sampled[i]
     log.tokens[start] = START
+    # The start of a turn is indexed by the tool history, its tokens by the task.
     index_run(start, start + 1, keys[EXACT_KEY], keys[TOOLS_KEY], keys[ENV_KEY], log)
     index_run(start + 1, start + 1 + len(sampled), keys[EXACT_KEY], keys[TASK_KEY], keys[ENV_KEY], log)
 
