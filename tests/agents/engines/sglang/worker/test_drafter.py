@@ -126,7 +126,7 @@ def test_a_batch_that_is_retracted_whole_is_drafted_from_the_token_behind_its_pr
     assert rows.tokens[0, rows.child[0, 0]] == SPEECH[3]
 
 
-@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt tokens are the key")])
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt is used as the key")])
 def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
     run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
