@@ -109,7 +109,7 @@ def block(model: nn.Module) -> dict[str, list[Blocked]]:
             for name in known:
                 blocked[name].append(new)
     if blocked:
-        _let_go(model)
+        _copy_dense_weights(model)
     return dict(blocked)
 
 
@@ -121,11 +121,11 @@ def _products(model: nn.Module, names: dict[int, list[str]]) -> Iterator[list[st
             paths = [f"{parent}.{name}".lstrip(".") for name in group]
             layers = [plain[path] for path in paths if path in plain]
             alone = all(layer.bias is None and len(names[id(layer.weight)]) == 1 for layer in layers)
-            if len(layers) == len(group) and alone and _pay(layers):
+            if len(layers) == len(group) and alone and _worth_blocking(layers):
                 joined.update(paths)
                 yield paths
     for path, layer in plain.items():
-        if path not in joined and _pay([layer]):
+        if path not in joined and _worth_blocking([layer]):
             yield [path]
 
 
@@ -134,14 +134,14 @@ def _blocks_of(weight: Tensor) -> Tensor:
     return blocks
 
 
-def _let_go(model: nn.Module) -> None:
+def _copy_dense_weights(model: nn.Module) -> None:
     # A remaining weight inside of a mapped file would keep the pages of all weights in memory, so copy it.
     for weight in model.parameters():
         if weight.is_contiguous():  # placeholders of freed weights are not
             weight.data = weight.data.clone()
 
 
-def _pay(layers: Sequence[nn.Linear]) -> bool:
+def _worth_blocking(layers: Sequence[nn.Linear]) -> bool:
     single = all(layer.weight.dtype == torch.float32 for layer in layers)
     large = sum(layer.weight.numel() for layer in layers) >= BLOCKED
     return single and large and torch.backends.mkldnn.is_available()
