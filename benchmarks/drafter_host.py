@@ -83,7 +83,7 @@ class Runner:
         from vllm_runner import parameters, vllm_config
 
         from turntree.agents.engines.drafting import session
-        from turntree.agents.engines.state_wire import KEY, to_wire
+        from turntree.agents.engines.request_wire import KEY, to_wire
         from turntree.agents.engines.vllm.drafter import ForestDrafter
         from turntree.agents.engines.vllm.overlap import drafter as overlapped
         from turntree.agents.engines.vllm.overlap import ngram_interface

@@ -31,7 +31,8 @@ class ForestConfig:
 
     import_turns: str = ""
     """Turns of other runs to begin with: a file of ``SpecForest.save``, or a folder with such files, as a run's
-    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see ``store.imported_turns``."""
+    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see
+    ``store.imported_turns``."""
     vocabulary: int = 0
     """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
     tokenizer: str = ""

@@ -218,8 +218,7 @@ def imported_turns(
     Raises:
         UsageError: If nothing here drafts from it, or as ``given_store``.
     """
-    from turntree.agents.engines.drafting.given_store import given_store
-    from turntree.agents.engines.drafting.tokenizer_hash import hash_of
+    from turntree.agents.engines.drafting.tokenizer_hash import given_store, hash_of
     from turntree.agents.errors import UsageError
 
     if store is None:

@@ -86,7 +86,9 @@ class _ChatPlay(EpisodeDriver):
         while True:
             try:
                 with self.engine_at_work():
-                    chat_turn = await self.server.say(self.dialogue, self.drawn(), tools=tools if self.native else ())
+                    chat_turn = await self.server.complete(
+                        self.dialogue, self.drawn(), tools=tools if self.native else ()
+                    )
             except ContextFull:
                 return StopReason.MAX_TOKENS
             text = written(chat_turn, self.parser)

@@ -72,7 +72,7 @@ class ServerParticipant:
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
         """The next message; what well-known templates end messages with is broken up in those of others."""
-        turn = await self.server.say(for_server(messages), sampling)
+        turn = await self.server.complete(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
 
 

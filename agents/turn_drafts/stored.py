@@ -140,7 +140,7 @@ class StoredTurns(Source):
         """The episode's later turns if ``turn`` is sampled now, nearest first."""
 
         def asked(prompt: tuple[int, ...], stored: StoredTurn) -> DraftedRequest:
-            sampling = replace(request.sampling, max_tokens=stored.room)
+            sampling = replace(request.sampling, max_tokens=stored.token_limit)
             state = within(request.state, prompt)
             # Nothing is drawn by coins early: an early pass of the ratio rule only scores.
             turn_draft = self._turn_draft_of(stored, sampling, Level.C, coins=0)

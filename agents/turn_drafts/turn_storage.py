@@ -44,7 +44,7 @@ def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None,
         top_logprobs=np.zeros((count, 0), np.float32) if top is None else np.ascontiguousarray(top.logprobs),
         seed=seed,
         version=completion.weights_version,
-        room=sampling.max_tokens,
+        token_limit=sampling.max_tokens,
         stopped=completion.finish_reason is FinishReason.STOP,
     )
 
@@ -61,7 +61,7 @@ class Offer(NamedTuple):
 def offer(turn: StoredTurn, sampling: Sampling) -> Offer:
     """The part of ``turn`` that fits the present request."""
     most = sampling.max_tokens
-    if not turn.stopped and len(turn.tokens) < turn.room:
+    if not turn.stopped and len(turn.tokens) < turn.token_limit:
         most = min(most, len(turn.tokens))  # the context was full there
     tokens = turn.tokens[:most].tolist()
     for place, token in enumerate(tokens):

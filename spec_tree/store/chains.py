@@ -252,7 +252,7 @@ class Proposals(NamedTuple):
 COUNT, NEXT, DONE = 0, 1, 2
 """Of the turns that threads share: how many, -1 where there is nothing to do; parts taken; parts done."""
 PART = 16
-"""Turns that a thread takes at once, as many as ``look_ahead`` looks at together."""
+"""Turns that a thread takes at once, as many as ``prefetch_rows`` prefetches for together."""
 
 
 @kernel

@@ -167,7 +167,7 @@ class SpecForest:
             begin, lengths = 0, offsets[1:] - offsets[:-1]
             while begin < len(rows):
                 stop = self.rollouts.room_for(lengths, begin, rows, live)
-                self._accepted += kernels.move_on(
+                self._accepted += kernels.advance(
                     rows[begin:stop],
                     sampled,
                     offsets[begin : stop + 1],

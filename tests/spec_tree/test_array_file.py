@@ -52,7 +52,7 @@ def whole(kind: str) -> bytes:
                     top_logprobs=tops.astype(np.float32),
                     seed=number or None,
                     version=1,
-                    room=30,
+                    token_limit=30,
                     stopped=True,
                 ),
                 rank=number,

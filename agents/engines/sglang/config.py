@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from turntree.agents.engines.served.config import ServedConfig
+from turntree.agents.engines.served.settings import ServedConfig
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 

@@ -22,8 +22,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from turntree.agents.engines.event_thread import EventThread
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.answers import forget_aborted
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import allowance
@@ -148,7 +148,7 @@ class SglangEngine(ServedTurns):
         finally:
             self._live.discard(name)
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         return judged_by(await self._thread.run(self._engine.tokenizer_manager.get_internal_state()))
 
     async def _abort(self, names: Sequence[str]) -> None:

@@ -93,7 +93,7 @@ class SglangServer(ServedTurns):
         answer: dict[str, Any] = (await self._client.run(self._turn({**asked, "rid": name}))).json()
         return answer
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         reply = await self._client.run(self._client.answer("GET", "/server_info"))
         return reply.status_code == 200 and judged_by(reply.json().get("internal_states", []))
 

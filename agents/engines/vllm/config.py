@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from secrets import randbits
 from typing import Any
 
-from turntree.agents.engines.served.config import ServedConfig
+from turntree.agents.engines.served.settings import ServedConfig
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 
 _OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")

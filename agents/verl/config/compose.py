@@ -286,7 +286,7 @@ def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
     """Let the engine's store begin with the turns of other runs."""
     if not settings.import_turns:
         return
-    from turntree.agents.engines.drafting.given_store import given_store
+    from turntree.agents.engines.drafting.tokenizer_hash import given_store
 
     section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
     if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:

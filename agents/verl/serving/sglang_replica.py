@@ -103,5 +103,5 @@ class _ServerTurns(ServedTurns):
         for name in names:
             self._server.tokenizer_manager.abort_request(rid=name)
 
-    async def _judges(self) -> bool:
+    async def _reverifies(self) -> bool:
         return judged_by(await self._server.tokenizer_manager.get_internal_state())

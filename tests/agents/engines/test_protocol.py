@@ -3,7 +3,7 @@ import pytest
 from tables import table
 
 from turntree.agents.engines.protocol import Sampling, TopLogprobs
-from turntree.agents.engines.served.prompt_check import checked_prompt
+from turntree.agents.engines.served.turns import checked_prompt
 
 
 @pytest.mark.parametrize(("name", "value"), table(__file__, "meaningless"))
@@ -33,7 +33,7 @@ def test_a_prompt_that_leaves_room_for_a_token_comes_back_as_plain_numbers() -> 
     ("tokens", "message"),
     [
         ([], "the prompt is empty"),
-        ([1] * 4, "given tokens are 4, max_context is 4: no room"),
+        ([1] * 4, "given tokens are 4, max_context is 4: no token is"),
         ([1, -1], "hold token -1, the model knows 0 to 8"),
         ([1, 9], "hold token 9, the model knows 0 to 8"),
     ],

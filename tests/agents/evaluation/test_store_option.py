@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from turntree.agents.engines.drafting.given_store import given_store
-from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.drafting.tokenizer_hash import given_store, tokenizer_hash
 from turntree.agents.episodes.record import read_episodes
 from turntree.agents.errors import UsageError
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest

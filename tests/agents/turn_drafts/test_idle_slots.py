@@ -8,8 +8,7 @@ import pytest
 from run_ahead_turns import RunAhead
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, Scores, TurnRequest
-from turntree.agents.engines.served.precomputed import PrecomputedRequests
-from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.served.turns import PrecomputedRequests, ServedTurns
 from turntree.agents.engines.vllm.dialect import VllmDialect
 from turntree.agents.turn_drafts.idle_slots import IdleSlots
 from turntree.agents.turn_drafts.pipeline import DraftedTurns
@@ -159,7 +158,7 @@ class Without(ServedTurns):
 
 async def test_an_engine_without_priorities_refuses_to_precompute_and_names_what_it_lacks() -> None:
     engine = Without(VllmDialect(speculates=False), max_context=64, vocabulary=8)
-    with pytest.raises(ValueError, match=r"for step 2 .* start it with scheduling_policy=priority"):
+    with pytest.raises(ValueError, match=r"for step 2 .* start the engine with scheduling_policy=priority"):
         await engine.generate(TurnRequest((1,), Sampling(), precomputed_for=2))
 
 

@@ -224,7 +224,7 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
     forest.draft(handles, max_nodes=64, room=[8, 8])
     live = forest.live_table.turns
     for row in forest.live_table.rows(handles):
-        places = live.places[row, : live.place_count[row]].tolist()
+        places = live.candidates[row, : live.candidate_count[row]].tolist()
         assert 1 < len(places) == len(set(places))
 
 
@@ -258,7 +258,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     forest.commit(reader, [[1, 2]])
     forest.draft(reader, max_nodes=8, room=[8])
     turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
-    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
+    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.candidates[row, :3]]
     assert order == [2002, 2001, 2000]
 
 

@@ -118,7 +118,7 @@ class TreeDrafter(ServedDrafter):
             self._session.mark_step(began, went_on=any(request.rid in self._turns for request in requests))
             self._learn()
             self._follow(requests)
-            most, room = self._widest(len(requests)) - 1, self._chains.room(self._slots)
+            most, room = self._widest(len(requests)) - 1, self._chains.max_draft_lengths(self._slots)
             offered = self._chains.trees(
                 self._slots,
                 np.minimum(room, self._settings.max_depth),

@@ -1,5 +1,3 @@
-"""The share of an engine's time in which its device waits for drafts, on a clock that drafts and passes alone move."""
-
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -58,7 +56,7 @@ def local(clock: Clock) -> tuple[float, float]:
 
 
 class Late:
-    """A thread that does nothing until somebody waits for it."""
+    """A thread pool that does nothing until somebody waits."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -68,7 +66,7 @@ class Late:
 
 
 class Soon(Late):
-    """One that is through before anybody waits."""
+    """A thread pool that is done before anybody waits."""
 
     def submit(self, *call: Any) -> Any:
         partial(*call)()

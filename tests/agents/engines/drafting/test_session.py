@@ -17,7 +17,7 @@ def begun(session: DraftingSession, turns: int = 1, **fields: object) -> list[Dr
 
 
 def drafted(session: DraftingSession, turns: list[DraftTurn], **limits: int) -> list[int]:
-    batch = session.draft(turns, max_nodes=8, room=[8] * len(turns), min_probability=0.0, chain=True, **limits)
+    batch = session.draft(turns, max_nodes=8, max_depths=[8] * len(turns), min_probability=0.0, chain=True, **limits)
     return batch.tokens.tolist()
 
 
@@ -100,7 +100,7 @@ def test_drafts_are_shorter_the_more_requests_run_and_never_longer_than_the_engi
 @pytest.mark.parametrize(
     ("rows", "lengths", "most", "length"),
     [
-        (8, [7, 1], 256, 8),  # all places are free
+        (8, [7, 1], 256, 8),  # padding is free
         (8, [3], 256, 4),
         (8, [7, 1], 60, 4),
         (8, [], 256, 0),

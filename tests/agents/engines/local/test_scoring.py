@@ -123,7 +123,7 @@ async def test_new_weights_in_the_middle_score_everything_anew(prompts):
     assert (done[0].top.ids.shape, done[0].weights_version) == ((26, 2), 4)
 
 
-async def test_what_does_not_fit_is_not_scored_and_nothing_to_score_is_still_a_law(engine, prompts):
+async def test_what_does_not_fit_is_not_scored_and_nothing_to_score_is_still_a_distribution(engine, prompts):
     with pytest.raises(ValueError, match=r"have 5 \+ 124 tokens, max_context is 128"):
         await engine.score(prompts[0], [1] * 124, Sampling())
     with pytest.raises(ValueError, match="the text to score holds token -1"):

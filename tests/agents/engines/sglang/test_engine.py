@@ -15,15 +15,15 @@ from machine_speed import soon
 from policy_law import PolicyLaw, chi_square
 from run_ahead_checks import LONG, RunAheadChecks, all_of, asked
 
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.served.dialect import UnsupportedSampling
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.dialect import PRIORITIES, SglangDialect
 from turntree.agents.engines.sglang.engine import SglangEngine
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.store_calls import call_store
-from turntree.agents.engines.state_wire import to_wire
 from turntree.spec_tree import SpecForest
 
 pytestmark = pytest.mark.sglang

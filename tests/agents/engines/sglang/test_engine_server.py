@@ -19,8 +19,8 @@ from policy_law import PolicyLaw
 from served import serving
 from tiny_llama import save_tiny_llama
 
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.server_client import free_port
 from turntree.agents.engines.sglang.server import SglangServer
 from turntree.agents.engines.sglang.settings import VARIABLE
 

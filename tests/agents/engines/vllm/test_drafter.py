@@ -11,8 +11,7 @@ from machine_speed import patience
 from tables import table
 from vllm_runner import CONTEXT, END, VOCABULARY, ScriptedRunner, vllm_config
 
-from turntree.agents.engines.request_wire import DRAFT
-from turntree.agents.engines.state_wire import KEY, to_wire
+from turntree.agents.engines.request_wire import DRAFT, KEY, to_wire
 from turntree.agents.engines.vllm.drafter import ForestDrafter
 from turntree.agents.engines.vllm.settings import DrafterSettings
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest

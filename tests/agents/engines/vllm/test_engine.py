@@ -10,8 +10,8 @@ from run_ahead_checks import RunAheadChecks
 from tiny_vllm import drafting_engine
 
 from turntree.agents.engines.protocol import Sampling, TurnRequest
+from turntree.agents.engines.request_wire import to_wire
 from turntree.agents.engines.served.dialect import UnsupportedSampling
-from turntree.agents.engines.state_wire import to_wire
 from turntree.agents.engines.vllm.engine import VllmEngine
 from turntree.agents.engines.vllm.worker import ask_workers
 

@@ -16,9 +16,8 @@ from tiny_vllm import ENVIRONMENT
 
 from turntree.agents.engines.chat_server import ChatServer
 from turntree.agents.engines.engine_choice import ToolCalls
-from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.engines.server_client import ServerError
+from turntree.agents.engines.server_client import ServerError, free_port
 from turntree.agents.engines.vllm.server import VllmServer
 from turntree.agents.engines.vllm.settings import speculative_config
 from turntree.agents.episodes.episode import StopReason

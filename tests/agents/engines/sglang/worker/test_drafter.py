@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turntree.agents.engines.request_wire import DRAFT
+from turntree.agents.engines.request_wire import DRAFT, KEY, to_wire
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.state_wire import KEY, to_wire
 from turntree.spec_tree import DialogueState, SpecForest
 
 SPEECH = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -127,7 +126,7 @@ def test_a_batch_that_is_retracted_whole_is_drafted_from_the_token_behind_its_pr
     assert rows.tokens[0, rows.child[0, 0]] == SPEECH[3]
 
 
-@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt tokens are the key")])
+@pytest.mark.parametrize(("custom", "said"), [(None, ""), ({KEY: "x"}, "so its prompt is used as the key")])
 def test_a_request_without_a_state_that_can_be_read_is_keyed_by_its_prompt(caplog, custom, said):
     drafts = drafter()
     run(drafts, Request("a", SimpleNamespace(max_new_tokens=10, custom_params=custom)))
@@ -140,7 +139,7 @@ def test_a_callers_draft_is_verified_first_and_teaches_nothing_about_the_stores_
     assert run(drafter(), Request("a")) > 2
     drafts = drafter(SglangSettings(adaptive=False, min_probability=1.0))
     run(drafts, Request("a", params(10, **{DRAFT: SPEECH})))
-    assert (drafts.chooser.heard, drafts.counts.accepted) == (0, 7)
+    assert (drafts.chooser.observed, drafts.counts.accepted) == (0, 7)
 
 
 def test_two_hundred_requests_join_and_leave():

@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from turntree.agents.engines.ports import free_port
+from turntree.agents.engines.server_client import free_port
 
 
 def test_a_port_that_somebody_listens_at_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
