@@ -1,8 +1,8 @@
-"""The policy's side of the world: environments, tasks, tools, limits.
+"""Environments, tasks, tools and limits: everything that a policy interacts with.
 
-Importing this registers the installed environments with Gymnasium, so
-``gymnasium.make("turntree/Arithmetic-v0")`` works afterwards; without an import
-of one's own, ``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")`` does.
+Importing this package registers its environments with Gymnasium. After the import,
+``gymnasium.make("turntree/Arithmetic-v0")`` works. Without an import of your own, use
+``gymnasium.make("turntree.envs:turntree/Arithmetic-v0")``.
 """
 
 from turntree.envs.checking.conformance import check_environment, require_conformance

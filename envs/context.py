@@ -1,10 +1,3 @@
-"""The episode's state that a tool may read, hidden from the model.
-
-A parameter annotated ``Context`` is filled in by the environment and left out
-of the schema. In its dictionary ``state`` a plain function keeps the values
-that one episode must remember; it goes into snapshots, so they must pickle.
-"""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -17,13 +10,13 @@ from turntree.envs.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The episode in which a tool is called."""
+    """State of the running episode that a tool may read and the model does not see.
 
-    task: Task
-    """The episode's task, the answer included."""
-    np_random: np.random.Generator
-    """The environment's generator; its draws are determined by the seed of ``reset``."""
-    turn: int
-    """Turns of the policy so far, the calling one included."""
+    A tool's parameter annotated ``Context`` is filled in by the environment and left out of the tool's schema.
+    """
+
+    task: Task  #: includes the answer
+    np_random: np.random.Generator  #: the environment's generator, seeded by ``reset``
+    turn: int  #: turns of the policy so far, including the one that makes this call
+    #: shared by all tools of the episode, empty at its start; part of snapshots, so values must pickle
     state: dict[str, Any] = field(default_factory=dict)
-    """Values that the tools of this episode keep; empty at first, shared by all of them."""

@@ -1,7 +1,7 @@
-"""The errors that environments raise deliberately.
+"""The errors that environments raise on purpose.
 
-A ``ToolError`` is reported to the model and the episode goes on; all others are
-meant for whoever writes, configures or drives the environment.
+A ``ToolError`` is reported to the model and the episode continues. All other errors are meant for the person who
+writes, configures or runs the environment.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ import gymnasium
 
 
 def pip_install(packages: str) -> str:
-    """The command that installs into the environment that runs; another's pip may come first on the PATH."""
     return f"{sys.executable} -m pip install {packages}"
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to turntree, from where turntree itself was installed.
-
-    Args:
-        extra: One of pyproject's; empty for turntree without any.
-    """
+    """Return the command that adds an extra to turntree, from the source that turntree was installed from."""
     # turntree is on no index: its name alone would find nothing there, or something else.
     name = f"turntree[{extra}]" if extra else "turntree"
     # A checkout in sys.path may hold the egg-info of a build, which knows no origin and comes first.
@@ -41,23 +36,23 @@ def install_command(extra: str) -> str:
 
 
 class EnvError(Exception):
-    """Base of all errors of this package."""
+    """Base class of all errors of ``turntree.envs``."""
 
 
 class UnknownEnvironment(EnvError, LookupError):
-    """No environment is registered under the id."""
+    """No environment is registered under this id."""
 
 
 class UnknownParser(EnvError, LookupError):
-    """No tool-call format has the name."""
+    """There is no tool-call format of this name."""
 
 
 class ToolDefinitionError(EnvError, TypeError):
-    """A function cannot be made a tool: a type hint or a line of its docstring is missing."""
+    """A function cannot become a tool: a type hint or a line of its docstring is missing."""
 
 
 class ToolError(EnvError):
-    """The model used a tool wrongly; the text is returned to it in a tool message."""
+    """The model used a tool wrongly; the message is returned to the model in a tool message."""
 
 
 class OptionsError(EnvError, TypeError):
@@ -69,36 +64,36 @@ class TaskIndexError(EnvError, IndexError):
 
 
 class ResetNeeded(EnvError, gymnasium.error.ResetNeeded):
-    """``step`` was called before ``reset`` or after the episode had ended."""
+    """``step`` was called before ``reset`` or after the end of the episode."""
 
 
 class SnapshotError(EnvError, ValueError):
-    """The bytes given to ``restore`` were not taken from an environment of this class."""
+    """``restore`` got something that is no snapshot of this class."""
 
 
 class DataError(EnvError, ValueError):
-    """A file of tasks is missing, or one of its rows is malformed."""
+    """A task file is missing, or one of its rows is malformed."""
 
 
 class MissingExtra(EnvError, ImportError):
-    """An optional library is needed and not installed."""
+    """An optional library is needed but not installed."""
 
 
 class ConformanceError(EnvError, AssertionError):
-    """An environment breaks a rule that every environment must keep."""
+    """An environment breaks a rule that all environments must keep."""
 
 
 class Escape(EnvError):
-    """Code of an environment raised what is no ``Exception``, such as ``SystemExit``; the text names it."""
+    """An environment's code raised something that is not an ``Exception``, such as ``SystemExit``."""
 
 
 class SandboxError(EnvError):
-    """The sandbox itself failed: no verdict on the code."""
+    """The sandbox itself failed, which is no verdict on the code that it ran."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
-    """The sandbox itself was late."""
+    """The sandbox itself did not answer in time."""
 
 
 class UngradedAnswer(EnvError):
-    """The verifier could decide neither right nor wrong; the episode has no verdict."""
+    """The verifier could decide neither right nor wrong, so the episode has no verdict."""

@@ -1,8 +1,4 @@
-"""One message of a dialogue, in the form of the OpenAI chat format.
-
-Invariant: a ``Message`` survives ``from_openai(to_openai())`` unchanged. It
-knows nothing of token ids or chat templates.
-"""
+"""Messages of a dialogue, convertible from and to OpenAI's chat format without loss. No token ids, no templates."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from turntree.rewards.reading.thoughts import without_thoughts
 
 
 class Role(StrEnum):
-    """The participant of a message."""
+    """Who wrote a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -25,17 +21,14 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A request of the policy to run one tool."""
+    """The policy's request to run one tool."""
 
     name: str
-    """Name of the tool."""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments, JSON values."""
-    id: str = ""
-    """Identifier that a tool message answers to; empty where the format has none."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)  #: keyword arguments, JSON values
+    id: str = ""  #: referenced by the tool's answer; empty if the format has no ids
 
     def to_openai(self) -> dict[str, Any]:
-        """The call as an OpenAI ``tool_calls`` entry; arguments stay a mapping, as chat templates expect."""
+        """Return an entry of OpenAI's ``tool_calls``; arguments stay a mapping, as chat templates expect."""
         entry: dict[str, Any] = {"type": "function", "function": {"name": self.name, "arguments": dict(self.arguments)}}
         if self.id:
             entry["id"] = self.id
@@ -47,24 +40,19 @@ class Message:
     """One message of a dialogue."""
 
     role: Role
-    """Participant."""
+    #: for the policy exactly the sampled text, tool calls included, after the part of a thought that its prompt opened
     content: str
-    """Text; for the policy exactly the text that it sampled, tool calls included, behind what its prompt had opened of
-    a thought."""
-    tool_calls: tuple[ToolCall, ...] = ()
-    """Calls parsed from ``content`` (assistant only)."""
-    tool_call_id: str = ""
-    """The call that a tool message answers."""
-    name: str = ""
-    """Name of the tool that answered (tool only)."""
+    tool_calls: tuple[ToolCall, ...] = ()  #: parsed from ``content`` (assistant only)
+    tool_call_id: str = ""  #: the call that a tool message answers
+    name: str = ""  #: name of the tool that answered (tool only)
 
     @property
     def spoken(self) -> str:
-        """The text without thoughts: what an environment acts on."""
+        """The text without thoughts, which is what environments act on."""
         return without_thoughts(self.content)[0]
 
     def to_openai(self) -> dict[str, Any]:
-        """The message as an OpenAI dictionary; empty optional fields are left out."""
+        """Return the message in OpenAI's format, without empty optional fields."""
         message: dict[str, Any] = {"role": str(self.role), "content": self.content}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
@@ -76,7 +64,7 @@ class Message:
 
     @classmethod
     def from_openai(cls, message: Mapping[str, Any]) -> Message:
-        """Read an OpenAI message.
+        """Read a message in OpenAI's format.
 
         Raises:
             ValueError: If ``role`` is missing or unknown.

@@ -1,5 +1,3 @@
-"""The hint in an error about an unknown name."""
-
 from __future__ import annotations
 
 import difflib
@@ -7,10 +5,10 @@ from collections.abc import Collection
 
 
 def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff: float = 0.6) -> str:
-    """``did you mean 'NAME'?`` if a known name is near, else the list of known names.
+    """Suggest the most similar known name, or list the known names.
 
     Args:
-        otherwise: Text before the list if none is near: ``known are``. An empty list is written as ``none``.
+        otherwise: Text before the list, for example ``known are``; an empty list is written as ``none``.
         cutoff: Similarity that counts as near, from 0 to 1, see ``difflib.get_close_matches``.
 
     >>> nearest_hint("gms8k", ["gsm8k", "math"], "known are"), nearest_hint("x", ["gsm8k", "math"], "known are")

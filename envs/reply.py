@@ -1,5 +1,3 @@
-"""The environment's answer to a turn that calls no tool."""
-
 from __future__ import annotations
 
 import math
@@ -11,16 +9,13 @@ from turntree.envs.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The environment's answer to one turn."""
+    """The environment's answer to a turn that calls no tool."""
 
-    messages: Sequence[Message] = ()
-    """New messages; may be empty once the episode is over."""
-    reward: float = 0.0
-    """Reward of the turn."""
-    done: bool = False
-    """Whether the task ends the episode."""
+    messages: Sequence[Message] = ()  #: new messages; may be empty if the episode is over
+    reward: float = 0.0  #: reward of the turn
+    done: bool = False  #: whether the task ends the episode
+    #: named components, for the record only; training uses ``reward``
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """Named components, for the record; only ``reward`` is used in training."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.reward) and all(map(math.isfinite, self.rewards.values()))):

@@ -1,5 +1,3 @@
-"""One problem with its answer, and the choice of an episode's."""
-
 from __future__ import annotations
 
 import operator
@@ -11,30 +9,24 @@ import numpy as np
 
 from turntree.envs.errors import OptionsError, TaskIndexError
 
-_MANY_TASKS = 2**31
-"""Upper bound of drawn indices where the number of tasks has no bound."""
+_MANY_TASKS = 2**31  #: Upper bound of drawn indices if the number of tasks is unlimited.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task of an episode; the same for every sample of a group."""
 
-    id: str
-    """Identifier, stable across epochs and processes; keys the stored rollouts of the task."""
-    prompt: str
-    """The question, as the environment presents it to the policy."""
-    answer: str = ""
-    """The gold answer, in the form that the environment's verifier reads; never shown to the policy."""
-    data_source: str = ""
-    """Data set of the row, for example ``gsm8k``."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Anything else, JSON values."""
+    id: str  #: stable across epochs and processes; the key of the task's stored rollouts
+    prompt: str  #: the question as the policy sees it
+    answer: str = ""  #: the gold answer in the form that the verifier reads; never shown to the policy
+    data_source: str = ""  #: data set of the row, for example ``gsm8k``
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, JSON values
 
 
 def chosen_task(
     options: Mapping[str, Any], task_at: Callable[[int], Task], count: int | None, rng: np.random.Generator
 ) -> Task:
-    """The task that the options of ``reset`` name, or one that ``rng`` draws of ``count``; ``None`` is no bound.
+    """Return the task that the options of ``reset`` select, or draw one of ``count`` (``None``: unlimited).
 
     Raises:
         OptionsError: If an option is unknown or of the wrong type.

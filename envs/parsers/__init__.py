@@ -1,8 +1,7 @@
 """Parsers and writers of tool calls in the policy's text.
 
-A parser never raises on text written by a model: a call that cannot be read becomes
-``ParsedTurn.error``, which is reported to the model. Not covered: calls that an
-engine has already parsed.
+A parser never raises on text written by a model. If a call cannot be read, ``ParsedTurn.error`` is set and reported
+to the model. Not covered: calls that an engine has already parsed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strict reader of the JSON of one call: a ``ValueError`` names the problem."""
+"""Strict reader of the JSON of one call. All functions raise a ``ValueError`` that names the problem."""
 
 from __future__ import annotations
 
@@ -10,29 +10,20 @@ from typing import Any, NamedTuple, NoReturn
 from turntree.envs.data.json_files import is_deeper
 from turntree.envs.message import ToolCall
 
-ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
-"""Keys under which models put arguments."""
-_BESIDE = {"name", "id", "type"}
-"""Keys that a call may have beside its arguments'."""
+ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")  #: keys under which models put arguments
+_BESIDE = {"name", "id", "type"}  #: keys that a call may have besides its arguments
+#: Lists and objects around a value. Episode records allow twice as many: they wrap values in some more levels.
 _MOST_DEPTH = 100
-"""Lists and objects around a value; records of episodes, which have some more around it, may have twice as many."""
 _WHITE = re.compile(r"\s*")
 
 
 class Read(NamedTuple):
-    """A value that stands in a text."""
-
     value: Any
-    end: int
-    """Behind it, and behind white space."""
+    end: int  #: index after the value and the white space that follows it
 
 
 def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
-    """Read ``{"name": ..., "arguments": {...}}``.
-
-    Raises:
-        ValueError: If it is not such an object, or has another key: what is written there would be dropped.
-    """
+    """Read ``{"name": ..., "arguments": {...}}``; other keys are refused, because their values would be lost."""
     if not isinstance(call, dict):
         raise ValueError("expected a JSON object")
     name, arguments = call.get("name"), call.get(arguments_key, {})
@@ -46,11 +37,6 @@ def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """Read a text that is a JSON object of arguments as a whole.
-
-    Raises:
-        ValueError: If it is not one.
-    """
     read = read_object(text)
     if read.end < len(text):
         raise ValueError(f"not JSON (Extra data at character {read.end})")
@@ -59,11 +45,6 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 def read_object(text: str, start: int = 0) -> Read:
-    """Read the JSON object of arguments that begins at a place.
-
-    Raises:
-        ValueError: If there is none.
-    """
     read = read_value(text, start)
     if not isinstance(read.value, dict):
         raise ValueError("the arguments must be a JSON object")
@@ -71,11 +52,7 @@ def read_object(text: str, start: int = 0) -> Read:
 
 
 def read_value(text: str, start: int = 0) -> Read:
-    """Read the JSON value that begins at a place, rejecting the constants that Python accepts and JSON does not have.
-
-    Raises:
-        ValueError: If there is none; the message names the place.
-    """
+    """Read the JSON value at ``start``, without the constants that Python accepts and JSON lacks (``NaN``)."""
     start = _end_of_white(text, start)
     try:
         value, end = _DECODER.raw_decode(text, start)
@@ -89,11 +66,6 @@ def read_value(text: str, start: int = 0) -> Read:
 
 
 def read_json(text: str) -> Any:
-    """Read a text that is JSON as a whole.
-
-    Raises:
-        ValueError: If it is not.
-    """
     read = read_value(text)
     if read.end < len(text):
         raise ValueError(f"not JSON (Extra data at character {read.end})")
@@ -114,7 +86,7 @@ def _finite(digits: str) -> float:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of its keys and values, of which none is dropped for a later one."""
+    # Refuses duplicate keys, of which Python's parser would keep only the last.
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]

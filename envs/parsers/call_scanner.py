@@ -1,8 +1,4 @@
-"""Where the calls of a turn stand: outside of thoughts, and what is written in a call is part of it alone.
-
-A mark of thoughts within a call that can be read is text. A call that cannot be read, in what turns out to have been
-a thought, is none.
-"""
+"""Find the calls of a turn. Calls inside thoughts do not count; thought marks inside a readable call are text."""
 
 from __future__ import annotations
 
@@ -16,18 +12,14 @@ from turntree.envs.message import ToolCall
 from turntree.envs.parsers.turn import ParsedTurn, unreadable
 from turntree.rewards.reading.thoughts import may_think, next_thought, without_thoughts
 
+#: Marks after an opening one, and thoughts of a turn, that are examined; bounds the time for adversarial texts.
 _MOST_MARKS = 64
-"""Marks behind an opening one, and thoughts of a turn, that are looked at: texts may be made to be slow to read."""
-_MOST_TRIES = 16
-"""Calls that cannot be read, of which each may yet turn out to be a thought."""
+_MOST_TRIES = 16  #: unreadable calls, each of which may turn out to be part of a thought
 
 
 class ParsedCall(NamedTuple):
-    """What was read behind a mark."""
-
     calls: tuple[ToolCall, ...]
-    end: int
-    """Where the text goes on behind them."""
+    end: int  #: index after the calls
 
 
 def read_marked(
@@ -39,7 +31,8 @@ def read_marked(
     """Read a turn whose calls begin with marks.
 
     Args:
-        read: Reads the calls behind a mark; a ``ValueError`` says why it cannot, ``None`` that the mark is text.
+        read: Reads the calls after a mark. A ``ValueError`` gives the reason why it cannot; ``None`` means that the mark
+            is text.
         example: How a call with this mark should look.
     """
     thinks = may_think(text)
@@ -76,7 +69,7 @@ def read_marked(
 
 
 def call_candidates(text: str) -> Iterator[str]:
-    """What a turn may be that is one call: all of it, what stands behind each thought, all but the thoughts."""
+    # The whole turn, the text after each thought, and the turn without its thoughts.
     yield text
     if may_think(text):
         position = 0
@@ -91,14 +84,14 @@ def call_candidates(text: str) -> Iterator[str]:
 def end_of_nested(
     text: str, start: int, opening: re.Pattern[str], closing: re.Pattern[str], *, thoughts: bool = True
 ) -> re.Match[str] | None:
-    """The mark that ends what is open at a place, of several that could.
+    """Find the closing mark that belongs to an opening mark, among several candidates.
 
-    Pairs of marks between are text, and so is a closing mark that another follows before the next opening one. Where
-    openings are written that nothing closes, the first closing mark ends it that no other follows so.
+    Nested pairs of marks are text. A closing mark directly followed by another one is text, too. If some opening marks
+    are never closed, use the first closing mark that no other follows before the next opening one.
 
     Args:
-        start: Behind the opening mark.
-        thoughts: Whether a closing mark behind a thought is not this one's.
+        start: Index after the opening mark.
+        thoughts: Whether a closing mark after a thought belongs to something else.
     """
     marks = heapq.merge(opening.finditer(text, start), closing.finditer(text, start), key=lambda mark: mark.start())
     depth = 1

@@ -1,5 +1,3 @@
-"""Calls for tiny policies, in the fewest possible tokens."""
-
 from __future__ import annotations
 
 import re
@@ -13,16 +11,15 @@ from turntree.rewards.reading.thoughts import next_thought
 
 
 class CompactParser:
-    """The whole turn, thoughts apart, is ``name(argument)``: one call of a tool with exactly one string parameter.
+    """Calls for tiny policies, in the fewest tokens: the whole turn is ``name(argument)``, apart from thoughts.
 
-    Everything between the first ``(`` and the last ``)`` is the argument, unquoted.
-    A turn of any other form, or with an undeclared name, is not a call.
+    The tool must have exactly one parameter, a string. Everything between the first ``(`` and the last ``)`` is the
+    argument, unquoted. A turn of any other form, or with an unknown name, is not a call.
     """
 
     _CALL = re.compile(r"\s*(\w+)\((.*)\)\s*", re.DOTALL)
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser for calls of ``tools``; those with other parameters cannot be called."""
         self._parameters = {
             tool.name: parameter
             for tool in tools
@@ -31,7 +28,6 @@ class CompactParser:
         }
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         read = [match.groups() for words in call_candidates(text) if (match := self._CALL.fullmatch(words))]
         read = [(name, argument) for name, argument in read if name in self._parameters]
         if not read:
@@ -40,11 +36,6 @@ class CompactParser:
         return ParsedTurn(content="", calls=(ToolCall(name=name, arguments={self._parameters[name]: argument}),))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads.
-
-        Raises:
-            ValueError: If the call does not have exactly one argument, a string.
-        """
         values = list(call.arguments.values())
         if len(values) != 1 or not isinstance(values[0], str):
             raise ValueError(
@@ -55,6 +46,5 @@ class CompactParser:
 
 
 def _ends_thought(text: str) -> bool:
-    """Whether a text ends a thought that it does not begin."""
     span = next_thought(text)
     return span is not None and not span.opened

@@ -1,4 +1,4 @@
-"""The known formats of tool calls, by name, and which of them a text looks like."""
+"""The known tool-call formats by name, and recognition of the format in which a text is written."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ _PARSERS: dict[str, Callable[[Sequence[Tool]], ToolParser]] = {
     "compact": CompactParser,
 }
 FORMATS = tuple(_PARSERS)
-"""The names of all formats."""
-DEFAULT_FORMAT = "hermes"
-"""The format where neither the environment nor the chat template has one."""
+DEFAULT_FORMAT = "hermes"  #: used if neither the environment nor the chat template has a format
+#: Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same calls.
 ALIASES = {
     **dict.fromkeys(("qwen", "qwen25", "granite4"), "hermes"),
     **dict.fromkeys(("qwen3_xml", "mimo", "step3p5"), "qwen3_coder"),
@@ -56,14 +55,12 @@ ALIASES = {
     **dict.fromkeys(("minimax-m2",), "minimax_m2"),
     **dict.fromkeys(("openai", "gpt-oss"), "harmony"),
 }
-"""Names of vLLM's and SGLang's parsers that differ from ours, and our format that reads the same."""
 _OTHERS = """
 apertus apertus2509 cohere_command3 cohere_command4 deepseek_v32 deepseek_v4 deepseekv32 deepseekv4 dots ernie45
 functiongemma gemma4 gigachat3 granite-20b-fc hunyuan hunyuan_a13b hy_v3 inkling internlm interns1 jamba kimi_k3 lfm2
 longcat minicpm5 minimax minimax_m3 minimax-m3 muse olmo3 phi4_mini_json poolside_v1 seed_oss solar_open2 spark25 step3
 trinity xlam
 """
-"""Parsers of vLLM and SGLang for formats that we do not have."""
 _LONGEST_EXAMPLE = 400
 
 # How each format begins a call of the tool {name}, in a turn whose parser reads none: a call that is cut off or
@@ -87,13 +84,13 @@ _BEGINNINGS = {
 
 
 def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
-    """The parser of a tool-call format.
+    """Create the parser of a tool-call format.
 
     Args:
-        name: One of ``FORMATS``, or a name of vLLM or SGLang for a parser of one of them.
+        name: One of ``FORMATS``, or the name of vLLM's or SGLang's parser for one of them.
 
     Raises:
-        UnknownParser: If there is no such format; the message names the nearest.
+        UnknownParser: If there is no such format; the message suggests the nearest.
     """
     if (known := canonical(name)) in _PARSERS:
         return _PARSERS[known](tools)
@@ -105,16 +102,16 @@ def get_parser(name: str, tools: Sequence[Tool] = ()) -> ToolParser:
 
 
 def canonical(name: str) -> str:
-    """Our name of a format that may be given by vLLM's or SGLang's; an unknown one stays."""
+    """Return our name of a format for vLLM's or SGLang's name; an unknown name is returned as it is."""
     return ALIASES.get(name, name)
 
 
 def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
-    """The known format in which a text calls, or begins to call, one of some tools.
+    """Recognise the format in which a text calls, or begins to call, one of the tools.
 
     Returns:
-        The first of ``FORMATS`` whose parser reads such a call; else that which writes the beginning of one as it
-        stands in the text, outside of thoughts; else ``None``.
+        The first of ``FORMATS`` whose parser reads such a call; else the format whose beginning of a call occurs in the
+        text, outside of thoughts; else ``None``.
 
     Example:
         >>> likely_format('[search(query="cats")]', ["search"])
@@ -136,13 +133,7 @@ def likely_format(text: str, tool_names: Iterable[str]) -> str | None:
 
 
 def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -> ParsedTurn:
-    """Read one turn of the policy; what looks like a call and is none is an error that names the expected format.
-
-    Args:
-        parser: Reads the turn.
-        name: Its format.
-        tools: What may be called.
-    """
+    """Read one turn; text that looks like a call but is none becomes an error that names the expected format."""
     turn = parser.parse(text)
     if turn.calls or not tools:
         return turn
@@ -161,7 +152,6 @@ def read_turn(text: str, parser: ToolParser, name: str, tools: Sequence[Tool]) -
 
 
 def _example(parser: ToolParser, calls: Sequence[ToolCall], tools: Sequence[Tool]) -> str:
-    """The call as it should have been written, or one of a tool that the format can call; empty if there is none."""
     made = [ToolCall(name=tool.name, arguments=dict.fromkeys(tool.properties, "VALUE")) for tool in tools]
     for one in [*calls[:1], *made]:
         with contextlib.suppress(ValueError):

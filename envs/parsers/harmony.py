@@ -1,5 +1,3 @@
-"""Calls as gpt-oss writes them (the harmony format): messages on channels, a recipient for calls."""
-
 from __future__ import annotations
 
 import json
@@ -13,11 +11,11 @@ from turntree.envs.tools.tool import Tool
 
 
 class HarmonyParser:
-    """``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
+    """gpt-oss (harmony): ``<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}<|call|>``.
 
-    The content of a turn is the text on the channel ``final`` (and ``commentary`` without a recipient);
-    ``analysis`` is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Written
-    within a message they are text: one ends where another begins, or the turn ends.
+    The content of a turn is the text on the channel ``final``, and on ``commentary`` without a recipient; ``analysis``
+    is thinking and left out. The text must contain the special tokens, which ``rollout`` ensures. Special tokens inside
+    a message are text: a message ends where the next one begins, or where the turn ends.
 
     Example:
         >>> HarmonyParser().parse("<|channel|>final<|message|>Hello<|return|>").content
@@ -36,7 +34,6 @@ class HarmonyParser:
         """Make the parser; the format needs no knowledge of ``tools``."""
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         if "<|message|>" not in text and "to=functions." not in text and "<|channel|>" not in text:
             return ParsedTurn(content=self._MARK.sub("", text).strip())
         content: list[str] = []
@@ -70,6 +67,5 @@ class HarmonyParser:
         return ParsedTurn(content="\n".join(content).strip(), calls=tuple(calls))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
         return f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>{arguments}<|call|>"

@@ -1,5 +1,3 @@
-"""Calls as Hermes and the chat models of Qwen write them."""
-
 from __future__ import annotations
 
 import json
@@ -14,7 +12,7 @@ from turntree.envs.tools.tool import Tool
 
 
 class HermesParser:
-    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number a turn.
+    """Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number per turn.
 
     Example:
         >>> HermesParser().parse('<tool_call>{"name": "now", "arguments": {}}</tool_call>').calls[0].name
@@ -29,11 +27,9 @@ class HermesParser:
         """Make the parser; the format needs no knowledge of ``tools``."""
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         return read_marked(text, self._OPENING, self._read, lambda opened: self._EXAMPLE)
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
         return f"{self._OPEN}\n{body}\n{self._CLOSE}"
 

@@ -16,25 +16,17 @@ from turntree.envs.tools.tool import Tool
 
 
 class Marks(NamedTuple):
-    """The marks of one format; all but ``written`` are patterns."""
+    """The marks of one format; all of them are patterns except ``written`` and ``openings``."""
 
-    opening: str
-    """What begins a call, or a list of calls."""
+    opening: str  #: begins a call, or a list of calls
+    #: between ``opening`` and the arguments, with groups ``name`` and ``id`` (optional); empty for lists only
     name: str
-    """What stands between ``opening`` and the arguments, with groups ``name`` and perhaps ``id``; empty if calls are
-    written as lists of objects alone."""
-    closing: str
-    """What must follow the arguments."""
-    after: str
-    """What may follow that: the end of a section of calls."""
-    written: str
-    """How a call is written, for ``str.format``."""
-    lists: bool = False
-    """Whether a list of objects with ``name`` and ``arguments`` may stand behind ``opening``."""
-    ends: str = r"</s>"
-    """The tokens that end a turn."""
-    openings: tuple[str, ...] = ()
-    """Texts with which a call may begin, beside those of ``written``."""
+    closing: str  #: must follow the arguments
+    after: str  #: may follow ``closing``: the end of a section of calls
+    written: str  #: template of a call, for ``str.format``
+    lists: bool = False  #: a list of objects with ``name`` and ``arguments`` may follow ``opening``
+    ends: str = r"</s>"  #: tokens that end a turn
+    openings: tuple[str, ...] = ()  #: other texts with which a call may begin
 
 
 _JSON = re.compile(r"\s*[\[{]")
@@ -90,8 +82,8 @@ GRANITE = Marks(
 class JsonMarksParser:
     """Calls such as ``[TOOL_CALLS]name[ARGS]{...}``, or lists such as ``[TOOL_CALLS][{"name": ...}]``.
 
-    The marks are special tokens of the models. A call's identifier, where the format has one, is kept: templates show
-    it with the tool's answer.
+    The marks are special tokens of the models. A call's identifier is kept if the format has one, because templates
+    repeat it with the tool's answer.
 
     Example:
         >>> JsonMarksParser(MISTRAL).parse("[TOOL_CALLS]now[ARGS]{}").calls[0].name
@@ -101,7 +93,6 @@ class JsonMarksParser:
     special_tokens = True
 
     def __init__(self, marks: Marks, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the formats need no knowledge of ``tools``."""
         self._marks = marks
         self.openings = marks.openings
         self._opening = re.compile(marks.opening)
@@ -110,12 +101,10 @@ class JsonMarksParser:
         self._example = marks.written.format(name="NAME", quoted='"NAME"', arguments="{...}")
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         turn = read_marked(text, self._opening, self._read, lambda opened: self._example)
         return replace(turn, content=self._ends.sub("", turn.content))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         quoted, arguments = (json.dumps(value, ensure_ascii=False) for value in (call.name, dict(call.arguments)))
         return self._marks.written.format(name=call.name, quoted=quoted, arguments=arguments)
 

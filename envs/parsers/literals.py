@@ -1,4 +1,4 @@
-"""Reader of Python literals in arguments: what models write in the place of JSON, as values of JSON."""
+"""Reader of Python literals, which models write instead of JSON. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from typing import Any
 
 from turntree.envs.data.json_files import is_deeper
 
-LONGEST = 50_000
-"""Characters that Python's parser is given: it takes some hundred times as many bytes."""
+LONGEST = 50_000  #: characters; Python's parser takes a hundred times as many bytes
 _MOST_DEPTH = 100
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse the text of one expression.
-
-    Raises:
-        ValueError: If it is none, or is too long or nested too deeply.
-    """
     if len(text) > LONGEST:
         raise ValueError(f"more than {LONGEST} characters of Python; write JSON")
     try:
@@ -34,11 +28,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def literal_value(node: ast.expr) -> Any:
-    """The value of a literal, with tuples as lists; JSON's words for constants count.
-
-    Raises:
-        ValueError: If it is no literal, or its value is none of JSON's.
-    """
+    """Return the JSON value of a literal; tuples become lists, and ``true``, ``false`` and ``null`` count."""
     try:
         value = _value(node)
     except RecursionError as error:

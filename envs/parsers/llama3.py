@@ -1,5 +1,3 @@
-"""Calls as Llama 3.1 and later write them: the turn is JSON."""
-
 from __future__ import annotations
 
 import json
@@ -14,10 +12,10 @@ from turntree.envs.tools.tool import Tool
 
 
 class Llama3JsonParser:
-    """``{"name": ..., "parameters": {...}}``, with ``;`` between several, and nothing else in the turn but thoughts.
+    """Llama 3.1 and later: the turn is ``{"name": ..., "parameters": {...}}``, apart from thoughts.
 
-    ``<|python_tag|>`` may precede it. A turn that does not begin like such an object is not a call, nor is one whose
-    object has no parameters and names no tool.
+    Several calls are separated by ``;``, and ``<|python_tag|>`` may precede them. A turn that does not begin like such
+    an object is not a call, nor is an object that has no parameters and names no tool.
 
     Example:
         >>> Llama3JsonParser().parse('{"name": "now", "parameters": {}}').calls[0].name
@@ -28,11 +26,9 @@ class Llama3JsonParser:
     _EXAMPLE = '{"name": "...", "parameters": {...}}'
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; an object that names one of ``tools`` is a call, also without parameters."""
         self._names = [tool.name for tool in tools]
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         for words in call_candidates(text):
             try:
                 calls, wrong = self._read(words), ""
@@ -43,7 +39,6 @@ class Llama3JsonParser:
         return unreadable(text, wrong, self._EXAMPLE) if wrong else ParsedTurn(content=text.strip())
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         return json.dumps({"name": call.name, "parameters": dict(call.arguments)}, ensure_ascii=False)
 
     def _read(self, words: str) -> list[ToolCall]:
@@ -63,5 +58,4 @@ class Llama3JsonParser:
         return calls
 
     def _is_call(self, value: dict[str, Any]) -> bool:
-        """Whether an object is meant as a call."""
         return "name" in value and (value["name"] in self._names or any(key in value for key in ARGUMENT_KEYS))

@@ -1,4 +1,4 @@
-"""Calls with a tag for each parameter, whose values are text: Qwen3-Coder, GLM-4.5 and MiniMax M2."""
+"""Calls with one tag per parameter, whose values are text: Qwen3-Coder, GLM-4.5 and MiniMax M2."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ from turntree.envs.parsers.turn import ParsedTurn
 from turntree.envs.parsers.typed_text import read_typed
 from turntree.envs.tools.tool import Tool
 
+#: The name in a tag. Models add quotes and spaces that their format lacks, and leave out those that it has.
 _NAME = r"""\s*["']?\s*([^<>"'\s]+)\s*["']?\s*"""
-"""The name in a tag; models write quotes and spaces where their format has none, and leave out those that it has."""
 
 
 class Tags(NamedTuple):
     """The tags of one format."""
 
-    outer: tuple[str, str]
-    """Texts around a call, or around several."""
+    outer: tuple[str, str]  #: texts around a call, or around several
+    #: pattern that begins a call within ``outer``, its group is the name; text that ends it, may be empty
     function: tuple[str, str]
-    """Pattern of what begins a call within ``outer``, with the name as its group; text of what ends it, or nothing."""
-    parameter: tuple[str, str]
-    """Pattern of what begins a value, with the name as its group; text of what ends it."""
+    parameter: tuple[str, str]  #: pattern that begins a value, its group is the name; text that ends it
+    #: templates of a call's beginning, of a parameter and of a call's end, for ``str.format``
     written: tuple[str, str, str]
-    """How a call begins, a parameter is written, and a call ends, for ``str.format``."""
-    several: bool = False
-    """Whether ``outer`` may stand around several calls."""
-    on_lines: bool = False
-    """Whether a value is put on lines of its own."""
-    openings: tuple[str, ...] = ()
-    """Texts with which a call may begin where ``outer`` is left out."""
+    several: bool = False  #: ``outer`` may contain several calls
+    on_lines: bool = False  #: a value is put on separate lines
+    openings: tuple[str, ...] = ()  #: texts with which a call may begin if ``outer`` is missing
 
 
 QWEN3_CODER = Tags(
@@ -71,9 +66,9 @@ MINIMAX_M2 = Tags(
 class ParameterTagsParser:
     """Calls such as ``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``.
 
-    A value is text. Where the tool's schema expects anything but text it is read as JSON, or as a Python literal; a
-    value that is neither stays text, and the tool rejects it. Marks of the format in a value are text: pairs of them,
-    and what does not fit where it stands. A function's tags make a call without the outer ones, too.
+    A value is text. If the tool's schema expects another type, the value is read as JSON or as a Python literal; a value
+    that is neither stays text, and the tool rejects it. Marks of the format inside a value are text if they come in
+    pairs or do not fit their position. The outer tags may be missing.
 
     Example:
         >>> ParameterTagsParser(QWEN3_CODER).parse("<tool_call><function=now></function></tool_call>").calls[0].name
@@ -81,7 +76,6 @@ class ParameterTagsParser:
     """
 
     def __init__(self, tags: Tags, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; the schemas of ``tools`` determine which values are not text."""
         self._schemas = {tool.name: tool.properties for tool in tools}
         self._definitions = {tool.name: tool.definitions for tool in tools}
         self._tags = tags
@@ -100,11 +94,9 @@ class ParameterTagsParser:
         self._example = begin.format(name="NAME") + parameter.format(name="KEY", value="VALUE") + close
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         return read_marked(text, self._opening, self._read, lambda opened: self._example)
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         begin, parameter, close = self._tags.written
         written = [begin.format(name=call.name)]
         for name, value in call.arguments.items():

@@ -1,5 +1,3 @@
-"""Calls as Llama 3.2 and Llama 4 write them: a Python list of calls."""
-
 from __future__ import annotations
 
 import ast
@@ -17,11 +15,11 @@ from turntree.envs.tools.tool import Tool
 
 
 class PythonicParser:
-    """``[name(key="value"), other(n=1)]``, and nothing else in the turn but thoughts.
+    """Llama 3.2 and Llama 4: ``[name(key="value"), other(n=1)]``, apart from thoughts.
 
-    ``<|python_start|>`` and ``<|python_end|>`` may stand around it. Arguments are literals with names; nothing is
-    evaluated. A text in quotes is read as JSON or a literal where the tool's schema allows no text. A turn that begins
-    with ``[``, a name and ``(`` and cannot be read is an error if the name is a tool's.
+    ``<|python_start|>`` and ``<|python_end|>`` may surround the list. Arguments are literals with names; nothing is
+    evaluated. A quoted text is read as JSON or as a literal if the tool's schema allows no text. A turn that begins with
+    ``[``, a tool's name and ``(`` but cannot be read is an error.
 
     Example:
         >>> PythonicParser().parse("[now()]").calls[0].name
@@ -33,11 +31,9 @@ class PythonicParser:
     _EXAMPLE = '[NAME(KEY="VALUE")]'
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser; what begins like a call of one of ``tools`` must be one."""
         self._tools = {tool.name: tool for tool in tools}
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         wrong = ""
         for words in call_candidates(text):
             around = self._AROUND.match(words)
@@ -52,7 +48,6 @@ class PythonicParser:
         return unreadable(text, wrong, self._EXAMPLE) if wrong else ParsedTurn(content=text.strip())
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         plain = {name: value for name, value in call.arguments.items() if name.isidentifier() and not iskeyword(name)}
         written = [f"{name}={value!r}" for name, value in plain.items()]
         if other := {name: value for name, value in call.arguments.items() if name not in plain}:
@@ -66,7 +61,7 @@ class PythonicParser:
         return tuple(map(self._typed, map(_call, written.elts)))
 
     def _typed(self, call: ToolCall) -> ToolCall:
-        """A call whose quoted values have the types of the schema: the template of Llama 4 quotes all of them."""
+        # Llama 4's template quotes all values, so quoted values are converted to the schema's types.
         if (tool := self._tools.get(call.name)) is None:
             return call
         arguments = {

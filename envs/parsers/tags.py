@@ -1,5 +1,3 @@
-"""Calls in tags named after the tools, as search and code agents are often prompted to write them."""
-
 from __future__ import annotations
 
 import json
@@ -14,17 +12,16 @@ from turntree.envs.tools.tool import Tool
 
 
 class TagsParser:
-    """``<name>argument</name>`` for every tool, any number a turn; other tags are text.
+    """``<name>argument</name>`` for every tool, any number per turn; often prompted from search and code agents.
 
-    The argument of a tool with exactly one parameter, a text, is unquoted. A line break or a single space behind the
-    opening tag is not part of it, nor is white space before the closing one; indentation is. Where that does not say
-    it, a JSON object stands there as for other tools.
+    Tags that name no tool are text. The argument of a tool with exactly one string parameter is unquoted. The argument
+    excludes a line break or a single space after the opening tag and white space before the closing tag, but includes
+    indentation. All other calls contain a JSON object.
     """
 
     _LAYOUT = re.compile(r"\A(?:[ \t]*\r?\n| (?=\S))")
 
     def __init__(self, tools: Sequence[Tool] = ()) -> None:
-        """Make the parser for calls of ``tools``."""
         self._text_parameter: dict[str, str | None] = {}
         for tool in tools:
             [*names] = tool.properties
@@ -34,11 +31,9 @@ class TagsParser:
         self._open = re.compile(f"<({names_pattern})>")
 
     def parse(self, text: str) -> ParsedTurn:
-        """Read one turn of the policy."""
         return read_marked(text, self._open, self._read, lambda opened: self._example(opened.group(1)))
 
     def format_call(self, call: ToolCall) -> str:
-        """Write a call in the form that ``parse`` reads."""
         parameter = self._text_parameter.get(call.name)
         if parameter is not None and [*call.arguments] == [parameter]:
             plain = f"<{call.name}>{call.arguments[parameter]}</{call.name}>"

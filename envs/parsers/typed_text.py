@@ -1,5 +1,3 @@
-"""Values that are written as plain text, read as a schema expects them."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,19 +15,18 @@ _KINDS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (list, ("array",)),
     (dict, ("object",)),
 )
-_DEEPEST = 16
-"""References within references that are followed; a schema may refer to itself."""
+_DEEPEST = 16  #: nested references that are followed; a schema may refer to itself
 
 
 def read_typed(text: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """The value that a text means.
+    """Return the value that a text means where a schema expects it.
 
     Args:
-        schema: JSON schema of the value; one that names no type is a text's.
+        schema: JSON schema of the value; a schema without a type expects text.
 
     Returns:
-        JSON where the schema allows its type, else the text where it allows one, else whatever the text is as JSON, of
-        which the tool then complains. A Python list or dictionary is read where the schema allows no text.
+        The text as JSON if the schema allows the JSON's type; else the text if the schema allows text; else the JSON
+        value, which the tool then rejects. A Python list or dictionary is read if the schema allows no text.
 
     Example:
         >>> read_typed("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, {}), read_typed("5", {}, {})
@@ -59,7 +56,7 @@ def _read_literal(text: str) -> Any:
 
 
 def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterator[Mapping[str, Any]]:
-    """The schemas without alternatives that a schema is put together of."""
+    # Yields the subschemas without alternatives that make up a schema.
     if not isinstance(schema, Mapping) or deepest == 0:
         return
     if schema.get("nullable"):
@@ -74,7 +71,6 @@ def _leaves(schema: Any, definitions: Mapping[str, Any], deepest: int) -> Iterat
 
 
 def allows_text(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> bool:
-    """Whether a value of a schema may be a text."""
     return "string" in _kinds_of_leaves([*_leaves(schema, definitions, _DEEPEST)])
 
 
@@ -91,10 +87,8 @@ def _kinds_of_leaf(leaf: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _choices(leaf: Mapping[str, Any]) -> list[Any]:
-    """The only values that a schema allows; empty where it names none."""
     return [leaf["const"]] if "const" in leaf else list(leaf.get("enum") or ())
 
 
 def _kinds(value: Any) -> tuple[str, ...]:
-    """The types of JSON schema that a value has."""
     return next((kinds for kind, kinds in _KINDS if isinstance(value, kind)), ("null",))

@@ -1,12 +1,10 @@
-"""A stopwatch for an episode that survives snapshots."""
-
 from __future__ import annotations
 
 from time import monotonic
 
 
 class Stopwatch:
-    """Runs from its creation. A pickle keeps the seconds so far; the copy continues from there.
+    """Measures seconds since its creation; a pickle keeps the seconds so far, and the copy continues from there.
 
     >>> Stopwatch().seconds < 1
     True
@@ -19,7 +17,6 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        """Time since the beginning."""
         return monotonic() - self._start
 
     def __getstate__(self) -> float:

@@ -1,9 +1,8 @@
 """A thread pool for blocking work: tools, environments, sandboxes.
 
-Differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the
-interpreter from ending, and a call that takes too long can be abandoned: its
-thread ends when the call does, and another takes its place at once.
-Not covered: an abandoned thread goes on running; Python cannot stop it.
+It differs from ``ThreadPoolExecutor`` in two ways. Its threads do not keep the interpreter from exiting, and a call
+that takes too long can be abandoned: another thread replaces its thread at once. Not covered: an abandoned call
+keeps running, because Python cannot stop a thread.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class _Work(NamedTuple):
 
 
 class WorkerPool(Executor):
-    """Threads started on demand, up to a bound.
+    """Threads started on demand, up to a maximum.
 
     Args:
-        max_workers: Most calls that run at once; further ones wait.
-        idle_seconds: How long a thread without work stays.
+        max_workers: Maximum number of concurrent calls; further calls wait.
+        idle_seconds: How long a thread without work stays alive.
 
     Example:
         >>> with WorkerPool(2) as pool:
@@ -50,7 +49,7 @@ class WorkerPool(Executor):
 
     @property
     def num_threads(self) -> int:
-        """Number of live threads, abandoned ones not counted."""
+        """Number of live threads, without abandoned ones."""
         return self._threads
 
     @property
@@ -76,7 +75,7 @@ class WorkerPool(Executor):
         return work.future
 
     def give_up(self, future: Future[Any]) -> None:
-        """Abandon a call: it is cancelled if it waits, and no longer counted if it runs."""
+        """Abandon a call: cancel it if it has not started, else stop counting it."""
         if future.cancel():
             return
         with self._changed:
@@ -91,7 +90,7 @@ class WorkerPool(Executor):
 
         Args:
             wait: Whether to wait until the accepted calls have ended, except abandoned ones.
-            cancel_futures: Whether to cancel the calls that have not begun.
+            cancel_futures: Whether to cancel the calls that have not started.
         """
         with self._changed:
             self._closed = True

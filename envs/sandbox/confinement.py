@@ -1,7 +1,6 @@
 """Confinement of the calling process, step by step.
 
-Loaded inside of the sandbox. Every step raises ``OSError`` where the kernel
-refuses it; the supervisor decides the consequence.
+Loaded inside the sandbox. Every step raises ``OSError`` if the kernel refuses it; the supervisor decides what to do.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 
 from turntree.envs.sandbox import kernel, landlock
 
+#: readable in every sandbox, besides the interpreter's folders
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
-"""What is readable in every sandbox, beside the interpreter's folders."""
 _DEVICES = ("null", "full", "random", "urandom")
+#: First user id of a range that belongs to nobody; each sandbox of a root caller takes one.
 _FOREIGN_IDS = 1_000_000_000
-"""First of the user ids that belong to nobody; each sandbox of a root user gets one of its own."""
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS
 
 
@@ -25,7 +24,7 @@ def enter_namespaces() -> bool:
     """Leave the parent's file tree, process tree (from the next child on), network and host name.
 
     Returns:
-        Whether they allow other users: not where an unprivileged user had to create a user namespace.
+        Whether other user ids exist inside; not if an unprivileged user had to create a user namespace.
     """
     user, group = os.getuid(), os.getgid()
     if user == 0:
@@ -40,7 +39,7 @@ def enter_namespaces() -> bool:
 
 
 def lock_files(folder: str, paths: list[str]) -> bool:
-    """Give up access to all files but the system's and ``paths``, to read, and those in ``folder``.
+    """Give up all files except the system's and ``paths`` (read only) and those in ``folder``.
 
     Returns:
         Whether the kernel supports it.
@@ -50,10 +49,10 @@ def lock_files(folder: str, paths: list[str]) -> bool:
 
 
 def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
-    """Replace the file tree by an empty one in memory, with parts of the old one read-only.
+    """Replace the file tree by an empty one in memory, with parts of the old one mounted read-only.
 
     Args:
-        paths: Folders and files to keep beside the system's libraries.
+        paths: Folders and files to keep besides the system's libraries.
     """
     kept = [(path, os.open(path, os.O_PATH)) for path in _outermost([*SYSTEM, *paths]) if not os.path.islink(path)]
     links = [(path, os.readlink(path)) for path in SYSTEM if os.path.islink(path)]
@@ -83,12 +82,10 @@ def build_file_tree(paths: list[str], *, disk_bytes: int) -> None:
 
 
 def foreign_id(number: int) -> int | None:
-    """A user id that nobody else has; ``None`` if the caller may not choose."""
     return _FOREIGN_IDS + number if os.getuid() == 0 else None
 
 
 def limit_resources(limits: dict[str, Any]) -> None:
-    """Set the kernel's limits on this process and its children."""
     begun_with = _address_space()
     memory = limits["memory_bytes"] + begun_with
     for kind, bound in (
@@ -105,16 +102,16 @@ def limit_resources(limits: dict[str, Any]) -> None:
 
 
 def give_up_identity(user: int | None, paths: list[str], *, reads_all: bool) -> str:
-    """Change to another user, if there is one, without any privilege but one.
+    """Change to another user, if one is given, and drop all privileges.
 
-    Python may lie in a folder that the user may not read, as root's home is. With ``reads_all`` it may then read
-    whatever its mode is; the caller must have Landlock keep all files but ``paths`` from it.
+    Python may lie in a folder that this user may not read, such as root's home. With ``reads_all``, the process then
+    keeps the privilege to read any file; the caller must restrict it to ``paths`` with Landlock.
 
     Returns:
-        The first of ``paths`` that it can read by this privilege alone; empty if it does not have it.
+        The first of ``paths`` that is readable only with this privilege; empty if the privilege was dropped.
 
     Raises:
-        OSError: If the user could not read the interpreter's library, among others.
+        OSError: For example, if the user cannot read the interpreter's library.
     """
     paths = [path for path in (os.__file__, *paths) if os.path.exists(path)]
     closed = ""
@@ -130,14 +127,13 @@ def give_up_identity(user: int | None, paths: list[str], *, reads_all: bool) -> 
 
 
 def _address_space() -> int:
-    """Bytes of address space in use; 0 where /proc does not say."""
     with contextlib.suppress(OSError), open("/proc/self/statm") as statm:
         return int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def _outermost(paths: list[str]) -> list[str]:
-    """The existing paths that do not lie in another of them."""
+    # The existing paths that do not lie inside another of them.
     real = sorted({path.rstrip("/") for path in paths if os.path.exists(path)} - {""})
     return [path for path in real if not any(path.startswith(f"{other}/") for other in real)]
 

@@ -1,7 +1,7 @@
-"""Landlock: a process gives up access to all files but some, without any privilege (Linux 5.13).
+"""Landlock (Linux 5.13): a process gives up access to all files but some, without privileges.
 
-Loaded inside of the sandbox too. The numbers are those of linux/landlock.h; what a
-kernel supports beyond the first version is used if present.
+Loaded inside the sandbox too. The numbers are those of linux/landlock.h. Later versions are used if the kernel has
+them.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+#: all access rights of files, by the version that introduced them
 _RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""All rights over files, by the version that introduced them."""
 _NETWORK, _SCOPES = 3, 3
 """Binding and connecting TCP (version 4); abstract sockets and signals to processes outside (version 6)."""
 
 
 def keep_only(readable: Iterable[str], writable: Iterable[str]) -> bool:
-    """Give up access to every file that does not lie below one of the paths, for good.
+    """Give up access, for good, to every file that does not lie below one of the paths.
 
     Args:
-        readable: Paths to read and to run programs from; those that do not exist, or that the process may not
-            see anyway, are skipped.
+        readable: Paths to read from and to execute programs from; missing or invisible ones are skipped.
         writable: Paths with all rights.
 
     Returns:
-        Whether the kernel supports it. The caller must have given up getting new privileges.
+        Whether the kernel supports Landlock. The caller must have set ``no_new_privs``.
 
     Raises:
-        OSError: If the kernel supports it, and refuses.
+        OSError: If the kernel supports it but refuses.
     """
     version = kernel.call(_CREATE, None, 0, 1)
     if version < 1:

@@ -1,8 +1,4 @@
-"""Checks of a model's tool arguments against the tool's schema.
-
-Every error is a ``ToolError`` that the model can act on: what was expected,
-what came. Values come from JSON, so only JSON types are distinguished.
-"""
+"""Checks of the model's tool arguments against the tool's schema. Values come from JSON, so only JSON types differ."""
 
 from __future__ import annotations
 
@@ -29,10 +25,10 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
     """Check the arguments of one call.
 
     Args:
-        schema: OpenAI schema of the tool, as ``function_schema`` makes it.
+        schema: OpenAI schema of the tool, as ``function_schema`` returns it.
 
     Returns:
-        The arguments; a float with an integral value has become an int where the schema wants one.
+        The arguments; a float with an integral value becomes an int if the schema expects one.
 
     Raises:
         ToolError: If an argument is unknown, missing, of the wrong type, or not valid Unicode.

@@ -1,12 +1,4 @@
-"""A function that the policy may call.
-
-``@tool`` turns a function, or a method of an environment, into a ``Tool``: its
-type hints and Google docstring become the schema that the model sees; a parameter
-annotated ``Context`` is hidden from it and filled in by the environment. A
-coroutine function is run to completion. A
-``ToolError`` raised inside is reported to the model; any other exception means
-that the infrastructure failed.
-"""
+"""Functions that the policy may call."""
 
 from __future__ import annotations
 
@@ -30,9 +22,10 @@ __all__ = ["Tool", "ToolError", "tool", "with_methods"]
 class Tool:
     """A function with the schema that the model sees.
 
-    A tool can still be called like the function that it wraps; ``run`` is the
-    model's entry point, with checked arguments and text results. A subclass with
-    a ``schema`` and a ``run`` of its own needs no function: what it does not set is as below.
+    Type hints and the Google docstring become the schema; a parameter annotated ``Context`` is hidden from the model and
+    filled in by the environment. A tool can still be called like the function that it wraps; ``run`` is the model's
+    entry point, with checked arguments and a text result. A coroutine function is run to completion. A subclass that
+    defines its own ``schema`` and ``run`` needs no function.
     """
 
     schema: dict[str, Any]
@@ -44,7 +37,7 @@ class Tool:
     def __init__(
         self, function: Callable[..., Any], *, name: str | None = None, deterministic: bool = False, pure: bool = False
     ) -> None:
-        """Wrap ``function``; the arguments are ``tool``'s.
+        """Wrap ``function``; the arguments are those of ``tool``.
 
         Raises:
             ToolDefinitionError: If type hints or docstring do not describe every parameter, or a pure tool takes a
@@ -65,7 +58,7 @@ class Tool:
 
     @property
     def name(self) -> str:
-        """Name by which the model calls it."""
+        """The name by which the model calls the tool."""
         return str(self.schema["function"]["name"])
 
     @property
@@ -81,7 +74,7 @@ class Tool:
 
     @property
     def definitions(self) -> dict[str, Any]:
-        """Schemas that those of the parameters refer to, by name."""
+        """Schemas referenced by those of the parameters, by name."""
         parameters = self.schema["function"]["parameters"]
         return {**parameters.get("definitions", {}), **parameters.get("$defs", {})}
 
@@ -90,15 +83,16 @@ class Tool:
 
         Args:
             arguments: Keyword arguments as the model passed them.
-            owner: The environment or toolset, for a tool that is a method.
-            context: The episode's context, for a tool that takes one.
+            owner: The environment or toolset, if the tool is a method.
+            context: The episode's context, if the tool takes one.
 
         Returns:
-            The result as text: strings as they are, anything else as JSON.
+            The result as text: strings unchanged, anything else as JSON.
 
         Raises:
-            ToolError: If the arguments do not fit, or from the tool itself.
-            TypeError: If the tool takes a ``Context`` and there is none.
+            ToolError: If the arguments do not match the schema, or if the tool raised it. Reported to the model; any other
+                exception counts as an infrastructure failure.
+            TypeError: If the tool takes a ``Context`` and got none.
         """
         arguments = check_arguments(self.schema, arguments)
         if self._context is not None:
@@ -111,7 +105,6 @@ class Tool:
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself."""
         return self.function(*args, **kwargs)
 
     @overload
@@ -172,8 +165,6 @@ def tool(
 
 
 def _awaited(result: Awaitable[Any]) -> Any:
-    """The result of a coroutine, run to completion in its own event loop."""
-
     async def wait() -> Any:
         return await result
 
@@ -186,7 +177,7 @@ def _awaited(result: Awaitable[Any]) -> Any:
 
 
 def with_methods(cls: type, inherited: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """The tools of a class: those of its bases, then its own decorated methods, which replace others of their name."""
+    """Return the tools of a class: inherited ones, then decorated methods, which replace tools of the same name."""
     methods = [value for value in vars(cls).values() if isinstance(value, Tool) and value.is_method]
     replaced = {method.name for method in methods}
     return (*(tool for tool in inherited if tool.name not in replaced), *methods)
