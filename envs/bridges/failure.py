@@ -1,5 +1,3 @@
-"""The error raised to a trainer that has no way to leave an episode out."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -9,17 +7,10 @@ from turntree.envs.errors import EnvError
 
 
 class EpisodeFailure(EnvError):
-    """The infrastructure failed: the episode is no verdict on the policy and must not become a reward of 0."""
+    """The infrastructure failed. Raised to trainers that cannot leave an episode out, instead of a reward of 0."""
 
 
 def require_verdict(info: Mapping[str, Any]) -> None:
-    """Raise if the episode failed.
-
-    Args:
-        info: What ``Env.step`` returned.
-
-    Raises:
-        EpisodeFailure: If it failed.
-    """
+    """Raise ``EpisodeFailure`` if the ``info`` of ``Env.step`` reports an infrastructure failure."""
     if info["failure"]:
         raise EpisodeFailure(f"task {info['task_id']}: {info['failure']}")

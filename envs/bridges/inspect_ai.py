@@ -1,4 +1,4 @@
-"""Turntree environments as tasks of Inspect (``inspect-ai``): their models, our tools and rewards."""
+"""Turntree environments as tasks of Inspect (``inspect-ai``), with Inspect's models and turntree's tools and rewards."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from turntree.envs.bridges.missing import library
 from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
 
-_PLAYED = "turntree"
-"""Key of Inspect's store under which the played episode's reward is."""
+_PLAYED = "turntree"  #: key of the episode's reward in Inspect's store
 
 
 def inspect_task(make: Callable[[], Env], indices: Iterable[int], *, name: str = "turntree") -> Any:
-    """An ``inspect_ai.Task``: each sample is an episode, played by the model, scored by its reward.
+    """Return an ``inspect_ai.Task``: each sample is an episode played by the model and scored by its reward.
 
-    The model gets the environment's tools and calls them in its own way; the environment runs them, and keeps its
-    limits. An infrastructure failure is an error of the sample and no score.
+    The model gets the environment's tools and calls them in its own format; the environment runs them and enforces its
+    limits. An infrastructure failure is an error of the sample, without a score.
 
     Raises:
         MissingExtra: If inspect-ai is not installed.
@@ -80,11 +79,11 @@ def _scorer() -> Any:
 
 
 def inspect_messages(messages: Sequence[dict[str, Any]], ids: Sequence[str] = ()) -> list[Any]:
-    """OpenAI messages as those of Inspect.
+    """Convert OpenAI messages to Inspect's.
 
     Args:
         messages: Messages, shape (messages,).
-        ids: Names of the calls that the tool messages among them answer, in order, where they do not say it.
+        ids: Ids of the calls that the tool messages answer, in order, for messages without a ``tool_call_id``.
     """
     models, tools = library("inspect_ai.model", "inspect-ai"), library("inspect_ai.tool", "inspect-ai")
     named = iter(ids)
@@ -121,6 +120,6 @@ def _described(schemas: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def _text(env: Env, message: Any) -> str:
-    """A turn of Inspect's model as text: its words, then its calls in the environment's own format."""
+    # The model's text, then its calls in the environment's own format.
     calls = [ToolCall(name=call.function, arguments=call.arguments) for call in message.tool_calls or ()]
     return "\n".join(part for part in (message.text, *map(env.parser.format_call, calls)) if part)

@@ -1,5 +1,3 @@
-"""Evaluated episodes as a log of Inspect, which its viewer opens."""
-
 from __future__ import annotations
 
 import math
@@ -15,20 +13,17 @@ from turntree.envs.bridges.missing import library
 
 
 def write_inspect_log(rows: Iterable[Mapping[str, Any]], path: Path, *, task: str, model: str) -> Path:
-    """Write a log with one sample an episode: its dialogue, its reward and the named parts of it.
+    """Write evaluated episodes as an Inspect log: one sample per episode with its dialogue and rewards.
 
-    An episode that failed is a sample with an error and without scores, and no part of the mean.
+    A failed episode is a sample with an error and without scores, and does not count in the mean.
 
     Args:
-        rows: Lines of the file that ``turntree eval --out`` writes, as JSON values.
-        path: The log, ``*.eval``.
-
-    Returns:
-        The path.
+        rows: Lines of the file written by ``turntree eval --out``, as JSON values.
+        path: Path of the log, ``*.eval``.
 
     Raises:
         MissingExtra: If inspect-ai is not installed.
-        ValueError: If the path has another ending, by which the viewer would not know a log.
+        ValueError: If the path has another suffix, because Inspect's viewer would not list it.
     """
     if path.suffix != ".eval":
         raise ValueError(f"the name of a log must end with .eval, so that Inspect's viewer lists it; got {path}")

@@ -1,5 +1,3 @@
-"""Import of an optional library, with an error that names the package to install."""
-
 from __future__ import annotations
 
 import importlib
@@ -9,7 +7,7 @@ from turntree.envs.errors import MissingExtra, pip_install
 
 
 def library(module: str, package: str) -> ModuleType:
-    """The module of another library.
+    """Import an optional library, or raise an error that names the package to install.
 
     Raises:
         MissingExtra: If it is not installed.

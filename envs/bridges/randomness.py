@@ -1,5 +1,3 @@
-"""A random state of one episode for libraries that draw from the global one."""
-
 from __future__ import annotations
 
 import random
@@ -14,19 +12,14 @@ _GLOBAL = threading.Lock()
 
 
 class OwnRandomness:
-    """The states of Python's and numpy's global generators as one episode sees them; it pickles."""
+    """One episode's copy of the global random states, for libraries that draw from them; it pickles."""
 
     def __init__(self, seed: int) -> None:
-        """Begin with a seed.
-
-        Args:
-            seed: Any integer of at least 0.
-        """
         self._state: Any = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Put the episode's states in the place of the global ones; one episode at a time."""
+        """Swap in the episode's states of Python's and NumPy's generators; one episode at a time."""
         with _GLOBAL:
             kept = random.getstate(), np.random.get_state()
             _put(self._state)

@@ -1,5 +1,3 @@
-"""Turntree environments as the ``environment_factory`` of TRL's ``GRPOTrainer``."""
-
 from __future__ import annotations
 
 import inspect
@@ -13,18 +11,16 @@ from turntree.envs.tools.tool import Tool
 
 
 def trl_environment(make: Callable[[], Env]) -> type[Any]:
-    """A class whose methods are the environment's tools, for ``environment_factory=``.
+    """Return a class for ``environment_factory=`` of TRL's ``GRPOTrainer``; its methods are the tools.
 
-    A row names its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward``
-    to the trainer's ``reward_funcs``.
+    A row selects its task by ``index``. TRL does not pass the last answer to the environment, so add ``trl_reward`` to
+    the trainer's ``reward_funcs``.
 
     Args:
-        make: Makes the environment of one episode; its tools must not depend on the task.
+        make: Creates the environment of one episode; its tools must not depend on the task.
     """
 
     class TRLEnvironment:
-        """An environment of turntree."""
-
         def __init__(self) -> None:
             self._env = make()
             self._total = 0.0
@@ -48,14 +44,14 @@ def trl_environment(make: Callable[[], Env]) -> type[Any]:
 
 
 def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward function for TRL: passes each environment its last answer and returns the episode's reward.
+    """Reward function for TRL: pass each environment its last answer and return the episode's reward.
 
     Args:
         completions: Texts or messages, shape (episodes,).
-        environments: The environments that ``trl_environment`` made for them, shape (episodes,).
+        environments: Environments made by ``trl_environment``, shape (episodes,).
 
     Returns:
-        Rewards, shape (episodes,); ``None``, which TRL leaves out, for an episode whose infrastructure failed.
+        Rewards, shape (episodes,); ``None`` if the infrastructure failed, which TRL leaves out.
     """
     totals: list[float | None] = []
     for completion, environment in zip(completions, environments, strict=True):
@@ -65,7 +61,7 @@ def trl_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any
 
 
 def _answer(completion: Any) -> str:
-    """The policy's last words; none where the dialogue was cut after a tool's, which are not the policy's."""
+    # Empty if the dialogue was cut after a tool message, which is not the policy's.
     if isinstance(completion, str):
         return completion
     last = completion[-1] if completion else {}

@@ -1,6 +1,6 @@
-"""How an environment is answered: by the turns that its author gives, or by an answer in a form that it pays.
+"""How to answer an environment: with the turns of its ``solution``, or with the answer in a form that it pays.
 
-Not covered: forms of an author's own where the environment has no ``solution``; its right answers are then unknown.
+Not covered: an author's own answer form without a ``solution``. No right answer is known then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from turntree.envs.env import Env
 from turntree.envs.message import Role
 from turntree.envs.task import Task
 
+#: forms in which common environments read an answer
 FORMS: Mapping[str, Form] = {
     "box": lambda answer: rf"So the answer is \boxed{{{answer}}}",
     "mark": lambda answer: f"That is the answer.\n#### {answer}",
@@ -21,17 +22,15 @@ FORMS: Mapping[str, Form] = {
     "bare": lambda answer: answer,
     "words": lambda answer: f"The answer is {answer}",
 }
-"""Forms in which environments of the field read an answer."""
 _PROBED = 8
-_MOST_TEXT = 400
-"""Characters of a question that are given to a tool."""
+_MOST_TEXT = 400  #: characters of a question that are passed to a tool
 
 
 def targets(env: Env, tasks: Sequence[Task], above: float) -> list[Target]:
-    """What is known of tasks.
+    """Collect what attackers know about tasks.
 
     Args:
-        env: Any environment; an episode that runs in it is left.
+        env: Any environment; its running episode is abandoned.
         above: The reward above which an attempt counts as paid.
     """
     forms = paid_forms(env, tasks[:_PROBED], above)
@@ -41,7 +40,7 @@ def targets(env: Env, tasks: Sequence[Task], above: float) -> list[Target]:
 
 
 def paid_forms(env: Env, tasks: Sequence[Task], above: float) -> tuple[Form, ...]:
-    """The forms in which right answers are paid, of those of ``FORMS``, at most two, the best first."""
+    """Return the forms of ``FORMS`` in which right answers are paid, at most two, the best first."""
     paid: Counter[str] = Counter()
     for task in tasks:
         for name, form in FORMS.items() if task.answer else ():

@@ -1,13 +1,10 @@
-"""The policy that the agent of the fictional airline must follow, and the amounts in it."""
+"""The policy that the agent of the fictional airline must follow, and its amounts."""
 
 from turntree.envs.service.airline_world import TODAY
 
-BAG_PRICE = 40
-"""Dollars for a bag that is not free."""
-VOUCHER = 80
-"""Dollars a passenger after a flight that the airline cancelled."""
-FREE_BAGS = {"regular": 0, "silver": 1, "gold": 2}
-"""Free bags a passenger of each tier; one more in business."""
+BAG_PRICE = 40  #: dollars for a bag that is not free
+VOUCHER = 80  #: dollars per passenger if the airline cancelled the flight
+FREE_BAGS = {"regular": 0, "silver": 1, "gold": 2}  #: per passenger, by tier; one more in business
 
 AIRLINE_POLICY = f"""You work at the service desk of Turntree Air. Today is {TODAY.isoformat()}.
 

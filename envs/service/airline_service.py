@@ -1,5 +1,3 @@
-"""An agent serves a customer of a fictional airline. No files are needed."""
-
 from __future__ import annotations
 
 from typing import Any, ClassVar
@@ -17,7 +15,10 @@ from turntree.envs.task import Task
 
 
 class AirlineService(Service):
-    """Serve a customer of an airline with fourteen tools over its flights, customers and bookings."""
+    """Serve a customer of a fictional airline with fourteen tools over its flights, customers and bookings.
+
+    The airline is generated: no files are needed, and the number of tasks is unlimited.
+    """
 
     step_inline = True
     forkable = True
@@ -38,5 +39,4 @@ class AirlineService(Service):
         self.split = split
 
     def task(self, index: int) -> Task:
-        """The task with this index; the number of tasks is unlimited."""
         return airline_task(self.split, index)

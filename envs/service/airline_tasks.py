@@ -1,7 +1,7 @@
 """Requests of customers of the fictional airline, with the calls that fulfil them.
 
-A task follows from its split and index. Its own calls keep to the airline's policy; where the policy forbids a wish,
-the request names an alternative, so that an agent that does nothing never wins.
+Split and index determine a task. Its calls comply with the airline's policy. If the policy forbids a wish, the
+request names an alternative, so an agent that does nothing never wins.
 """
 
 from __future__ import annotations
@@ -19,13 +19,9 @@ from turntree.envs.task import Task
 
 
 class Wish(NamedTuple):
-    """One request of a customer."""
-
     text: str
-    actions: list[dict[str, Any]]
-    """The calls that change the database."""
-    outputs: list[str]
-    """Values that the customer must be told."""
+    actions: list[dict[str, Any]]  #: calls that change the database
+    outputs: list[str]  #: values that the agent must tell the customer
 
 
 class _Case(NamedTuple):
@@ -61,7 +57,6 @@ class _Case(NamedTuple):
 
 
 def airline_task(split: str, index: int) -> Task:
-    """The task with this index."""
     chance = random.Random(f"turntree/airline/{split}/{index}")
     kind = chance.choice(sorted(_WISHES))
     wish = _first(_WISHES[kind], chance)
@@ -77,7 +72,6 @@ def airline_task(split: str, index: int) -> Task:
 
 
 def _first(make: Callable[[_Case], Wish | None], chance: random.Random) -> tuple[Record, Wish]:
-    """The wish of the first customer, in random order, for whom it is possible."""
     for case in _cases(chance):
         wish = make(case)
         if wish is not None:
@@ -209,7 +203,7 @@ def _day(number: str, day: str) -> Record:
 
 
 def _cheapest(booking: Record, day: str, seats: int) -> str | None:
-    """The only cheapest flight of the route with seats in the booking's cabin; ``None`` if there is none, or a tie."""
+    # None if there is no such flight, or if two flights are equally cheap: a task has only one solution.
     cabin = booking["cabin"]
     prices = sorted(
         (flight["dates"][day]["prices"][cabin], number)

@@ -1,7 +1,4 @@
-"""A fictional airline: flights, customers and bookings, the same in every process.
-
-Nothing is read from files; the records follow from one seed. Amounts are whole dollars.
-"""
+"""A fictional airline: flights, customers and bookings, generated from one seed. Amounts are whole dollars."""
 
 from __future__ import annotations
 
@@ -13,20 +10,18 @@ from typing import Any
 
 from turntree.envs.service.database import Record, Tables
 
-TODAY = date(2031, 5, 15)
-"""The date of all episodes."""
+TODAY = date(2031, 5, 15)  #: the date of all episodes
 CITIES = {"ARD": "Ardol", "BEL": "Belmar", "CAS": "Castero", "DUN": "Dunmere", "ELV": "Elvast", "FOR": "Forwell"}
 CABINS = ("economy", "business")
 TIERS = ("regular", "silver", "gold")
 _FIRST = ("Ada", "Bruno", "Celia", "Dario", "Edith", "Felix", "Greta", "Hugo", "Irene", "Jonas", "Klara", "Leo")
 _LAST = ("Abel", "Brandt", "Corso", "Duval", "Egger", "Farkas", "Gallo", "Hansen", "Ibsen", "Jansen", "Kovac", "Lund")
 _CUSTOMERS = 48
-_DAYS = range(-3, 11)
-"""Days around ``TODAY`` that have flights."""
+_DAYS = range(-3, 11)  #: days relative to ``TODAY`` that have flights
 
 
 class MadeTables(Tables):
-    """Tables that are generated again in another process instead of copied."""
+    # Another process generates the tables again instead of receiving a copy.
 
     __slots__ = ()
 
@@ -36,7 +31,7 @@ class MadeTables(Tables):
 
 @lru_cache(maxsize=1)
 def airline() -> MadeTables:
-    """The airline's records: tables ``flights``, ``customers`` and ``bookings``."""
+    """Return the airline's records: tables ``flights``, ``customers`` and ``bookings``."""
     chance = random.Random("turntree/airline/world")
     flights = _flights(chance)
     customers: dict[str, Record] = {}

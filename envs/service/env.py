@@ -1,5 +1,3 @@
-"""An agent serves a customer of one of tau-bench's domains: a shop, an airline."""
-
 from __future__ import annotations
 
 import json
@@ -30,11 +28,9 @@ class TauService(Service):
     """Base of tau-bench's domains: database, tasks, policy and schemas read from one folder."""
 
     static_attributes: ClassVar[frozenset[str]] = Service.static_attributes | {"_tasks", "num_tasks", "folder"}
-    domain: ClassVar[str]
-    """As it stands in the names of the files."""
+    domain: ClassVar[str]  #: as in the file names
     tables: ClassVar[Sequence[str]]
-    desk: ClassVar[type[Desk]]
-    """The tools over them."""
+    desk: ClassVar[type[Desk]]  #: the tools over ``tables``
     default_limits = Limits(max_turns=40)
 
     def __init__(
@@ -49,9 +45,9 @@ class TauService(Service):
 
         Args:
             data: Folder with ``db_DOMAIN_TABLE.jsonl`` for each table (or tau-bench's own ``TABLE.json``),
-                ``DOMAIN_SPLIT_tasks.jsonl``, and if there are any ``DOMAIN_policy.md`` and
-                ``DOMAIN_tools_schema.jsonl``; ``None`` takes ``$TURNTREE_DATA/data/tau_bench``.
-            split: Tasks to play.
+                ``DOMAIN_SPLIT_tasks.jsonl``, and optionally ``DOMAIN_policy.md`` and ``DOMAIN_tools_schema.jsonl``;
+                ``None`` uses ``$TURNTREE_DATA/data/tau_bench``.
+            split: Split of the tasks.
             simulated_user: The customer that talks to the agent; ``None`` uses ``ScriptedUser``.
             **kwargs: Arguments of ``Env``.
 
@@ -68,12 +64,11 @@ class TauService(Service):
         self.num_tasks = len(self._tasks)
 
     def task(self, index: int) -> Task:
-        """The task in row ``index``, counted from 0."""
         return self._tasks[index]
 
     @cached_property
     def _tools_json(self) -> str:
-        """The published schemas if the folder has them; they must match this environment's tools."""
+        # Published schemas must match this environment's tools.
         ours = {tool.name: tool.schema for tool in self.offered_tools}
         file = self.folder / f"{self.domain}_tools_schema.jsonl"
         if not file.is_file():
