@@ -50,7 +50,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     ``info`` of ``reset`` and ``step`` always has the same keys, and its values are JSON:
 
     - ``messages``: new messages of this step, in OpenAI's format; the policy's own turns are not repeated
-    - ``history``: the messages that replace the dialogue if ``compact`` has shortened it, in OpenAI's format; else empty
+    - ``history``: the messages that replace the dialogue if ``compact`` has shortened it, in OpenAI's format; else
+      empty
     - ``tools``: OpenAI schemas of the tools
     - ``tool_calls``: calls parsed from the action, in OpenAI's format
     - ``parse_error``: the error message shown to the policy if a tool call could not be parsed; else empty
@@ -112,9 +113,10 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
         Args:
             limits: Limits of an episode; ``None`` uses ``default_limits``.
-            tool_format: How the policy writes tool calls, see ``get_parser``; ``None`` uses the format of the model's chat
-                template, or ``hermes`` if the template has none.
-            system_prompt: First message; ``None`` uses ``default_system_prompt()``, an empty text means no system prompt.
+            tool_format: How the policy writes tool calls, see ``get_parser``; ``None`` uses the format of the model's
+                chat template, or ``hermes`` if the template has none.
+            system_prompt: First message; ``None`` uses ``default_system_prompt()``, an empty text means no system
+                prompt.
             describes_tools: Whether the messages already describe the tools; ``None`` uses the class attribute, or
                 ``False`` if ``system_prompt`` is given.
             step_seconds: Overrides the class attribute.
@@ -161,8 +163,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     def compact(self) -> Sequence[Message] | None:
         """Shorten the dialogue before the policy's next turn; by default keep it.
 
-        Called after every turn that does not end the episode, including turns answered by tools. ``self.dialogue`` holds
-        the messages that the policy would see.
+        Called after every turn that does not end the episode, including turns answered by tools. ``self.dialogue``
+        holds the messages that the policy would see.
 
         Returns:
             The messages that replace the dialogue, including the system prompt; ``None`` keeps the dialogue.
@@ -170,7 +172,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         return None
 
     def solution(self) -> Sequence[str]:
-        """Return turns that earn the full reward of the current task, for ``turntree attack``; never shown to the policy.
+        """Return turns that earn the current task's full reward, for ``turntree attack``; hidden from the policy.
 
         May stay empty if writing the task's ``answer`` in a form that the attack knows solves the task.
         """

@@ -1,4 +1,4 @@
-"""Turntree environments as tasks of Inspect (``inspect-ai``), with Inspect's models and turntree's tools and rewards."""
+"""Turntree environments as tasks of Inspect (``inspect-ai``): Inspect's models, turntree's tools and rewards."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class McpTools(Toolset):
         """Ask the server for its tools.
 
         Args:
-            server: ``mcp.StdioServerParameters`` of a command, or an argument of ``mcp.Client``: a URL or a server object.
+            server: ``mcp.StdioServerParameters`` of a command, or an argument of ``mcp.Client``: a URL or a server
+                object.
             seconds: Deadline of connecting and of each call.
 
         Raises:

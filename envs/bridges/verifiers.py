@@ -21,10 +21,11 @@ _SCORERS = WorkerPool()
 class Verifiers(Env):
     """Plays a task of a verifiers ``Taskset`` per episode; the first turn that calls no tool is the answer.
 
-    The reward is the weighted sum of the task's own rewards; ``rewards`` has each reward and each metric. The task's tool
-    servers run in this process, one set per episode, and share the trace's state, as in verifiers.
+    The reward is the weighted sum of the task's own rewards; ``rewards`` has each reward and each metric. The task's
+    tool servers run in this process, one set per episode, and share the trace's state, as in verifiers.
 
-    Not supported, and refused: tasks that need a container or a runtime, and tasks whose hooks stop or change dialogues.
+    Not supported, and refused: tasks that need a container or a runtime, and tasks whose hooks stop or change
+    dialogues.
     """
 
     static_attributes = Env.static_attributes | {"_rows", "_score", "_seconds", "num_tasks", "_name"}

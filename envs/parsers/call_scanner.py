@@ -31,8 +31,8 @@ def read_marked(
     """Read a turn whose calls begin with marks.
 
     Args:
-        read: Reads the calls after a mark. A ``ValueError`` gives the reason why it cannot; ``None`` means that the mark
-            is text.
+        read: Reads the calls after a mark. A ``ValueError`` gives the reason why it cannot; ``None`` means that the
+            mark is text.
         example: How a call with this mark should look.
     """
     thinks = may_think(text)

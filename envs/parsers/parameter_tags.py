@@ -66,9 +66,9 @@ MINIMAX_M2 = Tags(
 class ParameterTagsParser:
     """Calls such as ``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``.
 
-    A value is text. If the tool's schema expects another type, the value is read as JSON or as a Python literal; a value
-    that is neither stays text, and the tool rejects it. Marks of the format inside a value are text if they come in
-    pairs or do not fit their position. The outer tags may be missing.
+    A value is text. If the tool's schema expects another type, the value is read as JSON or as a Python literal; a
+    value that is neither stays text, and the tool rejects it. Marks of the format inside a value are text if they come
+    in pairs or do not fit their position. The outer tags may be missing.
 
     Example:
         >>> ParameterTagsParser(QWEN3_CODER).parse("<tool_call><function=now></function></tool_call>").calls[0].name

@@ -18,8 +18,8 @@ class PythonicParser:
     """Llama 3.2 and Llama 4: ``[name(key="value"), other(n=1)]``, apart from thoughts.
 
     ``<|python_start|>`` and ``<|python_end|>`` may surround the list. Arguments are literals with names; nothing is
-    evaluated. A quoted text is read as JSON or as a literal if the tool's schema allows no text. A turn that begins with
-    ``[``, a tool's name and ``(`` but cannot be read is an error.
+    evaluated. A quoted text is read as JSON or as a literal if the tool's schema allows no text. A turn that begins
+    with ``[``, a tool's name and ``(`` but cannot be read is an error.
 
     Example:
         >>> PythonicParser().parse("[now()]").calls[0].name

@@ -59,8 +59,8 @@ class ToolExecutor:
 
         Args:
             seconds: Deadline of one call, counted from its submission; ``None`` means no deadline.
-            max_output: Maximum characters of a result. The excess is cut from the middle and replaced by a mark; ``None``
-                means no limit.
+            max_output: Maximum characters of a result. The excess is cut from the middle and replaced by a mark;
+                ``None`` means no limit.
             max_workers: Maximum number of threads.
 
         Raises:

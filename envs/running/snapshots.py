@@ -25,7 +25,8 @@ class Snapshots:
     def snapshot(self) -> bytes:
         """Return the state of the running episode, including the random generator.
 
-        It is a pickle of every attribute except ``static_attributes``: restore only snapshots that you have taken yourself.
+        It is a pickle of every attribute except ``static_attributes``: restore only snapshots that you have taken
+        yourself.
         """
         return pickle.dumps((type(self).__qualname__, self._dynamic_attributes()))
 

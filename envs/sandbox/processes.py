@@ -33,8 +33,8 @@ def descendants(root: int) -> list[int]:
 def holds_more(pids: Iterable[int], bound: int) -> bool:
     """Return whether processes together hold more than ``bound`` bytes of memory, swapped or not, without files.
 
-    Pages shared by several processes count once. The exact figure is expensive, so it is computed only if the simple sum
-    exceeds ``bound``.
+    Pages shared by several processes count once. The exact figure is expensive, so it is computed only if the simple
+    sum exceeds ``bound``.
     """
     pids = list(pids)
     each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]

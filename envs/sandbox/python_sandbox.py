@@ -89,8 +89,8 @@ class PythonSandbox:
 
         Args:
             isolation: How code is isolated; the variable ``TURNTREE_ISOLATION`` may define what ``auto`` means.
-            session: Whether variables, threads and processes persist from run to run, until a run is stopped or dies. They
-                are stopped between runs. Without a session every run starts from scratch.
+            session: Whether variables, threads and processes persist from run to run, until a run is stopped or dies.
+                They are stopped between runs. Without a session every run starts from scratch.
             packages: Whether the code may import packages installed for this interpreter.
             python: Interpreter that runs the code, 3.10 or newer; any other than this one needs ``packages=False``.
         """

@@ -1,7 +1,6 @@
-"""A database of records that many episodes share and each changes in a copy of its own.
+"""A database that many episodes share. An episode edits its own copies of records.
 
-Invariant: the records read from the files are never changed; an episode keeps
-copies of those that it edits, and only they go into snapshots.
+Invariant: the records read from the files are never changed, and snapshots contain only the edited copies.
 """
 
 from __future__ import annotations

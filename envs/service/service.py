@@ -17,8 +17,8 @@ class Service(Env):
 
     A turn without a call is a message to the customer. When the customer leaves, the reward is 1 if the database equals
     the one after the task's own actions and the agent told the customer all required values, else 0. A task's
-    ``metadata`` holds both: ``actions`` and ``outputs``. If the actions change nothing and there is nothing to tell, the
-    agent must look up a record and refuse, or transfer the customer if the actions do; without a lookup only if the
+    ``metadata`` holds both: ``actions`` and ``outputs``. If the actions change nothing and there is nothing to tell,
+    the agent must look up a record and refuse, or transfer the customer if the actions do; without a lookup only if the
     actions make none.
     """
 

@@ -22,8 +22,8 @@ __all__ = ["Tool", "ToolError", "tool", "with_methods"]
 class Tool:
     """A function with the schema that the model sees.
 
-    Type hints and the Google docstring become the schema; a parameter annotated ``Context`` is hidden from the model and
-    filled in by the environment. A tool can still be called like the function that it wraps; ``run`` is the model's
+    Type hints and the Google docstring become the schema; a parameter annotated ``Context`` is hidden from the model
+    and filled in by the environment. A tool can still be called like the function that it wraps; ``run`` is the model's
     entry point, with checked arguments and a text result. A coroutine function is run to completion. A subclass that
     defines its own ``schema`` and ``run`` needs no function.
     """
@@ -90,8 +90,8 @@ class Tool:
             The result as text: strings unchanged, anything else as JSON.
 
         Raises:
-            ToolError: If the arguments do not match the schema, or if the tool raised it. Reported to the model; any other
-                exception counts as an infrastructure failure.
+            ToolError: If the arguments do not match the schema, or if the tool raised it. Reported to the model; any
+                other exception counts as an infrastructure failure.
             TypeError: If the tool takes a ``Context`` and got none.
         """
         arguments = check_arguments(self.schema, arguments)

@@ -48,7 +48,8 @@ class Toolset:
     def exposure(self) -> str:
         """Describe parts of this machine that a policy must not read but could, through this toolset.
 
-        Empty by default. Checked before a training run: the run does not start if the answers of its tasks are readable.
+        Empty by default. Checked before a training run: the run does not start if the answers of its tasks are
+        readable.
         """
         return ""
 
