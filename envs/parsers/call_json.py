@@ -11,9 +11,9 @@ from turntree.envs.data.json_files import is_deeper
 from turntree.envs.message import ToolCall
 
 ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")  #: keys under which models put arguments
-_BESIDE = {"name", "id", "type"}  #: keys that a call may have besides its arguments
+_OTHER_KEYS = {"name", "id", "type"}  #: keys that a call may have besides its arguments
 #: Lists and objects around a value. Episode records allow twice as many: they wrap values in some more levels.
-_MOST_DEPTH = 100
+_MAX_DEPTH = 100
 _WHITE = re.compile(r"\s*")
 
 
@@ -29,19 +29,18 @@ def read_call(call: Any, *, arguments_key: str = "arguments") -> ToolCall:
     name, arguments = call.get("name"), call.get(arguments_key, {})
     if not isinstance(name, str) or not name:
         raise ValueError('"name" must be the name of a tool')
-    if other := [key for key in call if key not in {*_BESIDE, arguments_key}]:
-        raise ValueError(f'a call has no key {json.dumps(other[0])[:80]}; its arguments stand under "{arguments_key}"')
+    if unknown := [key for key in call if key not in {*_OTHER_KEYS, arguments_key}]:
+        raise ValueError(f'a call has no key {json.dumps(unknown[0])[:80]}; put arguments under "{arguments_key}"')
     if not isinstance(arguments, dict):
         raise ValueError(f'"{arguments_key}" must be a JSON object')
     return ToolCall(name=name, arguments=arguments)
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    read = read_object(text)
-    if read.end < len(text):
-        raise ValueError(f"not JSON (Extra data at character {read.end})")
-    value: dict[str, Any] = read.value
-    return value
+    arguments, end = read_object(text)
+    if end < len(text):
+        raise ValueError(f"not JSON (Extra data at character {end})")
+    return dict(arguments)
 
 
 def read_object(text: str, start: int = 0) -> Read:
@@ -58,9 +57,10 @@ def read_value(text: str, start: int = 0) -> Read:
         value, end = _DECODER.raw_decode(text, start)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at character {error.pos - start})") from error
+    # Python's parser recurses once per level, so deep input fails before is_deeper can measure the depth.
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    if is_deeper(value, _MOST_DEPTH):
+    if is_deeper(value, _MAX_DEPTH):
         raise ValueError("nested too deeply")
     return Read(value, _end_of_white(text, end))
 
@@ -77,22 +77,23 @@ def _end_of_white(text: str, start: int) -> int:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON number")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
+# 1e999 is valid JSON, but Python reads it as infinity, which JSON cannot express.
 def _finite(digits: str) -> float:
     number = float(digits)
     return number if math.isfinite(number) else _refuse_constant(digits)
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     # Refuses duplicate keys, of which Python's parser would keep only the last.
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {json.dumps(twice)[:80]} stands twice in an object")
-    return made
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {json.dumps(duplicate)[:80]} occurs twice in an object")
+    return unique
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_each_once)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_keys)

@@ -1,4 +1,4 @@
-"""Calls whose arguments are JSON between marks: Mistral, DeepSeek, Kimi K2 and Granite."""
+"""Calls whose arguments are JSON between marks: Mistral, DeepSeek, Kimi K2, Granite and Hermes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Marks(NamedTuple):
 
 _JSON = re.compile(r"\s*[\[{]")
 _NAME = r"(?P<name>[^\s<>\[\]{}\"'`]+?)"
+# \uff5c is DeepSeek's full-width bar, which looks like an ASCII bar.
 _SECTION, _SECTION_END = "<\uff5ctool▁calls▁begin\uff5c>", "<\uff5ctool▁calls▁end\uff5c>"
 _CALL, _SEP, _CALL_END = "<\uff5ctool▁call▁begin\uff5c>", "<\uff5ctool▁sep\uff5c>", "<\uff5ctool▁call▁end\uff5c>"
 _DEEPSEEK = Marks(
@@ -102,6 +103,7 @@ class JsonMarksParser:
 
     def parse(self, text: str) -> ParsedTurn:
         turn = read_marked(text, self._opening, self._read, lambda opened: self._example)
+        # The special tokens are kept in the turn, so its end-of-turn token is removed here.
         return replace(turn, content=self._ends.sub("", turn.content))
 
     def format_call(self, call: ToolCall) -> str:
@@ -109,6 +111,7 @@ class JsonMarksParser:
         return self._marks.written.format(name=call.name, quoted=quoted, arguments=arguments)
 
     def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
+        # The name comes before the JSON (named), or inside the JSON of a list of calls.
         named = self._name.match(text, opened.end()) if self._marks.name else None
         if named is not None:
             arguments, end = read_object(text, named.end())
@@ -120,7 +123,7 @@ class JsonMarksParser:
             if not calls:
                 raise ValueError("the list of calls is empty")
         else:
-            raise ValueError(f"expected a call behind {opened[0]}, got {text[opened.end() : opened.end() + 40]!r}")
+            raise ValueError(f"expected a call after {opened[0]}, got {text[opened.end() : opened.end() + 40]!r}")
         closing = self._closing.match(text, end)
         if closing is None:
             raise ValueError(f"the end of the call is missing before {text[end : end + 40]!r}")
@@ -131,3 +134,33 @@ class JsonMarksParser:
 def _listed_call(value: Any) -> ToolCall:
     call = read_call(value)
     return replace(call, id=value["id"]) if isinstance(value.get("id"), str) else call
+
+
+class HermesParser:
+    """Hermes and Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number per turn.
+
+    Example:
+        >>> HermesParser().parse('<tool_call>{"name": "now", "arguments": {}}</tool_call>').calls[0].name
+        'now'
+    """
+
+    _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+    _EXAMPLE = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+    _OPENING = re.compile(re.escape(_OPEN))
+
+    def __init__(self, tools: Sequence[Tool] = ()) -> None:
+        """Make the parser; the format needs no knowledge of ``tools``."""
+
+    def parse(self, text: str) -> ParsedTurn:
+        return read_marked(text, self._OPENING, self._read, lambda opened: self._EXAMPLE)
+
+    def format_call(self, call: ToolCall) -> str:
+        body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+        return f"{self._OPEN}\n{body}\n{self._CLOSE}"
+
+    def _read(self, text: str, opened: re.Match[str]) -> ParsedCall:
+        value, end = read_value(text, opened.end())
+        call = read_call(value)
+        if not text.startswith(self._CLOSE, end):
+            raise ValueError(f"{self._CLOSE} is missing" + (f" before {text[end : end + 40]!r}" if text[end:] else ""))
+        return ParsedCall((call,), end + len(self._CLOSE))

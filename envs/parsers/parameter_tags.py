@@ -21,9 +21,9 @@ class Tags(NamedTuple):
     """The tags of one format."""
 
     outer: tuple[str, str]  #: texts around a call, or around several
-    #: pattern that begins a call within ``outer``, its group is the name; text that ends it, may be empty
+    #: pattern that begins a call within ``outer``, its group is the name; text that closing_mark it, may be empty
     function: tuple[str, str]
-    parameter: tuple[str, str]  #: pattern that begins a value, its group is the name; text that ends it
+    parameter: tuple[str, str]  #: pattern that begins a value, its group is the name; text that closing_mark it
     #: templates of a call's beginning, of a parameter and of a call's end, for ``str.format``
     written: tuple[str, str, str]
     several: bool = False  #: ``outer`` may contain several calls
@@ -84,7 +84,10 @@ class ParameterTagsParser:
         end = re.escape(tags.function[1])
         self._function = re.compile(rf"\s*{tags.function[0]}")
         self._opening = re.compile("|".join([outer, *([tags.function[0]] if end else ())]))
-        before = end or f"(?<={tags.parameter[1]})"  # without a mark of its own, a call ends behind a value
+        # whole: with the outer tags; bare: without them. Each is a pair of opening and closing patterns.
+        before = (
+            end or f"(?<={tags.parameter[1]})"
+        )  # a format without a closing tag of the call closing_mark after a value
         whole = (tags.function[0] if tags.several else rf"{outer}\s*{tags.function[0]}", rf"{before}\s*{outer_end}")
         bare = (tags.function[0], rf"{end}(?:\s*{outer_end})?")
         self._whole = tuple(map(re.compile, bare if tags.several else whole))
@@ -108,13 +111,14 @@ class ParameterTagsParser:
         outer, outer_end = self._tags.outer
         bare = opened[0] != outer
         function = self._function.match(text, opened.start() if bare else opened.end())
+        # Formats without a closing tag of the call: the outer closing tag directly after the name means no arguments.
         if function is not None and not self._tags.function[1] and text.startswith(outer_end, function.end()):
             return ParsedCall((ToolCall(name=function[1]),), function.end() + len(outer_end))
         opening, closing = self._bare if bare else self._whole
-        ends = None if function is None else end_of_nested(text, function.end(), opening, closing)
-        if function is None or ends is None:
+        closing_mark = None if function is None else end_of_nested(text, function.end(), opening, closing)
+        if function is None or closing_mark is None:
             if bare and function is not None and self._schemas and function[1] not in self._schemas:
-                return None
+                return None  # the tag of some other language, such as XML
             closed = bare or text.find(outer_end, opened.end()) >= 0
             shape = self._example.removeprefix(outer).strip().split("\n")[0]
             missing = self._tags.function[1] if bare else outer_end
@@ -123,24 +127,29 @@ class ParameterTagsParser:
                 if bare or not closed
                 else f"expected {shape} ... {self._tags.function[1]} in {outer}"
             )
-        return ParsedCall((self._call(function[1], text[function.end() : ends.start()].strip()),), ends.end())
+        return ParsedCall(
+            (self._call(function[1], text[function.end() : closing_mark.start()].strip()),), closing_mark.end()
+        )
 
     def _call(self, name: str, body: str) -> ToolCall:
         schemas = self._schemas.get(name, {})
         written: dict[str, str] = {}
-        at = 0
-        while at < len(body):
-            opened = self._parameter.match(body, at)
-            ends = opened and end_of_nested(body, opened.end(), self._parameter, self._parameter_end, thoughts=False)
-            if opened is None or ends is None:
-                raise ValueError(
-                    f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {body[at : at + 40]!r}"
-                )
+        position = 0
+        while position < len(body):
+            opened = self._parameter.match(body, position)
+            closing_mark = opened and end_of_nested(
+                body, opened.end(), self._parameter, self._parameter_end, thoughts=False
+            )
+            if opened is None or closing_mark is None:
+                got = body[position : position + 40]
+                raise ValueError(f"expected {self._shown('KEY')} ... {self._tags.parameter[1]}, got {got!r}")
             if opened[1] in written:
-                raise ValueError(f"{self._shown(opened[1])} stands twice")
-            value = body[opened.end() : ends.start()]
+                raise ValueError(f"{self._shown(opened[1])} occurs twice")
+            value = body[opened.end() : closing_mark.start()]
             written[opened[1]] = value.removeprefix("\n").removesuffix("\n") if self._tags.on_lines else value
-            at = ends.end()
+            position = closing_mark.end()
+        # A missing closing tag makes the next parameter part of this value. It is an error only if that parameter is
+        # missing from the call and the tool has it; otherwise the value may contain such text on purpose.
         for value in written.values():
             names = self._parameter.findall(value)
             if len(names) > len(self._parameter_end.findall(value)):

@@ -34,9 +34,8 @@ class ParsedTurn:
 class ToolParser(Protocol):
     """One format of tool calls.
 
-    A parser that has the attribute ``special_tokens`` with the value ``True`` is given turns with the special
-    tokens of the policy's vocabulary; others are not. The attribute ``openings`` may name texts with which a call
-    may begin beside that of ``format_call``.
+    Optional attributes: ``special_tokens`` (bool) means that turns must keep the special tokens of the policy's
+    vocabulary. ``openings`` lists texts with which a call may begin, other than the beginning of ``format_call``.
     """
 
     def parse(self, text: str) -> ParsedTurn:

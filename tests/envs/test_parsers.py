@@ -15,8 +15,7 @@ from tables import table
 from turntree.envs import CompactParser, HermesParser, ParsedTurn, Tool, ToolCall, get_parser
 from turntree.envs.math.calculator import calculator
 from turntree.envs.parsers import FORMATS, call_scanner
-from turntree.envs.parsers.literals import LONGEST, literal_value, parse_expression
-from turntree.envs.parsers.typed_text import read_typed
+from turntree.envs.parsers.typed_text import MAX_LITERAL, literal_value, parse_expression, read_typed
 
 
 @made_up
@@ -176,7 +175,7 @@ def test_a_typed_text_has_a_type_that_its_schema_allows(schema: dict[str, Any], 
     assert json.dumps(read) == json.dumps(value).replace('"null"', "null")
 
 
-@pytest.mark.parametrize("text", ["[" * 200 + "1" + "]" * 200, "[" + "1," * LONGEST + "1]", "[" + "9" * 5000 + "]"])
+@pytest.mark.parametrize("text", ["[" * 200 + "1" + "]" * 200, "[" + "1," * MAX_LITERAL + "1]", "[" + "9" * 5000 + "]"])
 def test_literals_are_read_in_bounded_steps(text: str) -> None:
     with pytest.raises(ValueError, match=r"deep|characters|not Python|parenthes"):
         literal_value(parse_expression(text))

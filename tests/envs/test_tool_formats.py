@@ -105,7 +105,7 @@ def test_an_answer_stays_one_also_if_it_quotes_code(configured: str, text: str) 
 def test_the_error_shows_the_call_as_it_should_have_been_written() -> None:
     error = stepped("hermes", written("qwen3_coder", CALLS["calculate"]))[1]["parse_error"]
     assert "malformed tool call" in error
-    assert "in the qwen3_coder format, but calls are written in the hermes format" in error
+    assert "in the qwen3_coder format, but the expected format is hermes" in error
     error = stepped("hermes", "calculate(3*4)")[1]["parse_error"]
     assert "in the compact format" in error
     assert '{"name": "calculate", "arguments": {"expression": "3*4"}}' in error
@@ -187,7 +187,9 @@ def test_names_of_vllm_and_sglang_are_names_of_formats() -> None:
 
 
 def test_a_format_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UnknownParser, match=r"must be one of hermes, .*, compact, got 'deepseek_v32'; vLLM or SGLang"):
+    with pytest.raises(
+        UnknownParser, match=r"must be one of hermes, .*, compact, got 'deepseek_v32'; turntree does not support"
+    ):
         get_parser("deepseek_v32")
     with pytest.raises(UnknownParser, match="did you mean 'kimi_k2'"):
         get_parser("kimi-k2")
