@@ -6,7 +6,6 @@ Importing this package registers its environments with Gymnasium. After the impo
 """
 
 from turntree.envs.checking.conformance import check_environment, require_conformance
-from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.errors import (
     ConformanceError,
@@ -23,7 +22,7 @@ from turntree.envs.errors import (
     UnknownParser,
 )
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import (
     CompactParser,
     HarmonyParser,
@@ -36,12 +35,11 @@ from turntree.envs.parsers import (
 )
 from turntree.envs.progress import EnvStop
 from turntree.envs.registry import list_envs, make, register, register_with_gymnasium
-from turntree.envs.reply import Reply
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.spaces import Unicode
-from turntree.envs.task import Task
+from turntree.envs.task import Context, Task
 from turntree.envs.tools.tool import Tool, tool
 from turntree.envs.tools.toolset import Toolset
 

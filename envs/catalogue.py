@@ -80,7 +80,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         id="turntree/AirlineService-v0",
-        entry_point="turntree.envs.service.airline_service:AirlineService",
+        entry_point="turntree.envs.service.env:AirlineService",
         summary="Serve a customer of a made-up airline with fourteen tools over its bookings.",
     ),
     Entry(

@@ -17,22 +17,19 @@ from typing import Any, ClassVar, TypeVar
 
 import gymnasium
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ResetNeeded
 from turntree.envs.failure import FailureKind, describe, kind_of
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import DEFAULT_FORMAT, ParsedTurn, ToolParser, get_parser, read_turn
-from turntree.envs.progress import EnvStop, Progress
-from turntree.envs.reply import Reply
+from turntree.envs.progress import EnvStop, Progress, Stopwatch
 from turntree.envs.running.containment import contain
 from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.running.memo import ResultMemo, after_call, after_words, beginning
 from turntree.envs.running.pure_calls import PureCall, PureCalls
 from turntree.envs.running.snapshots import Snapshots
-from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.spaces import Unicode
-from turntree.envs.task import Task, chosen_task
+from turntree.envs.task import Context, Task, chosen_task
 from turntree.envs.tools.tool import Tool, with_methods
 from turntree.envs.tools.tool_run import answer, prepare, prepare_ahead
 from turntree.envs.tools.toolset import Toolset, all_tools, owners_of

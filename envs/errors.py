@@ -6,8 +6,10 @@ writes, configures or runs the environment.
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
+from collections.abc import Collection
 from importlib.metadata import distributions
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -16,15 +18,16 @@ import gymnasium
 
 
 def pip_install(packages: str) -> str:
+    # A bare "pip" could belong to another interpreter that comes first on the PATH.
     return f"{sys.executable} -m pip install {packages}"
 
 
 def install_command(extra: str) -> str:
     """Return the command that adds an extra to turntree, from the source that turntree was installed from."""
-    # turntree is on no index: its name alone would find nothing there, or something else.
+    # turntree is not on PyPI, so its bare name would install nothing or somebody else's package.
     name = f"turntree[{extra}]" if extra else "turntree"
-    # A checkout in sys.path may hold the egg-info of a build, which knows no origin and comes first.
-    texts = (found.read_text("direct_url.json") for found in distributions(name="turntree"))
+    # A checkout on sys.path may contain an egg-info without an origin, which is found before the installed metadata.
+    texts = (distribution.read_text("direct_url.json") for distribution in distributions(name="turntree"))
     origin: dict[str, Any] = next((json.loads(text) for text in texts if text), {})
     url = str(origin.get("url", ""))
     if "dir_info" in origin:
@@ -97,3 +100,17 @@ class SandboxTimeout(SandboxError, TimeoutError):
 
 class UngradedAnswer(EnvError):
     """The verifier could decide neither right nor wrong, so the episode has no verdict."""
+
+
+def nearest_hint(name: object, known: Collection[str], otherwise: str, *, cutoff: float = 0.6) -> str:
+    """Suggest the most similar known name, or list the known names.
+
+    Args:
+        otherwise: Text before the list, for example ``known are``; an empty list is written as ``none``.
+        cutoff: Similarity that counts as near, from 0 to 1, see ``difflib.get_close_matches``.
+
+    >>> nearest_hint("gms8k", ["gsm8k", "math"], "known are"), nearest_hint("x", ["gsm8k", "math"], "known are")
+    ("did you mean 'gsm8k'?", 'known are: gsm8k, math')
+    """
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}?" if near else f"{otherwise}: {', '.join(known) or 'none'}"

@@ -4,17 +4,40 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from time import monotonic
 from typing import Any
 
 from turntree.envs.failure import FailureKind
 from turntree.envs.limits import Limits
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.running.containment import contain
-from turntree.envs.running.stopwatch import Stopwatch
 from turntree.envs.task import Task
 from turntree.envs.tools.toolset import Toolset
 
 logger = logging.getLogger(__name__)
+
+
+class Stopwatch:
+    """Measures seconds since its creation; a pickle keeps the seconds so far, and the copy continues from there.
+
+    >>> Stopwatch().seconds < 1
+    True
+    """
+
+    __slots__ = ("_start",)
+
+    def __init__(self) -> None:
+        self._start = monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self._start
+
+    def __getstate__(self) -> float:
+        return self.seconds
+
+    def __setstate__(self, seconds: float) -> None:
+        self._start = monotonic() - seconds
 
 
 class EnvStop(StrEnum):

@@ -18,8 +18,7 @@ import gymnasium
 
 from turntree.envs.catalogue import CATALOGUE
 from turntree.envs.env import Env
-from turntree.envs.errors import UnknownEnvironment
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import UnknownEnvironment, nearest_hint
 
 logger = logging.getLogger(__name__)
 

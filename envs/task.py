@@ -23,6 +23,20 @@ class Task:
     metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, JSON values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """State of the running episode that a tool may read and the model does not see.
+
+    A tool's parameter annotated ``Context`` is filled in by the environment and left out of the tool's schema.
+    """
+
+    task: Task  #: includes the answer
+    np_random: np.random.Generator  #: the environment's generator, seeded by ``reset``
+    turn: int  #: turns of the policy so far, including the one that makes this call
+    #: shared by all tools of the episode, empty at its start; part of snapshots, so values must pickle
+    state: dict[str, Any] = field(default_factory=dict)
+
+
 def chosen_task(
     options: Mapping[str, Any], task_at: Callable[[int], Task], count: int | None, rng: np.random.Generator
 ) -> Task:
@@ -32,8 +46,7 @@ def chosen_task(
         OptionsError: If an option is unknown or of the wrong type.
         TaskIndexError: If there is no task with the index.
     """
-    unknown = set(options) - {"task", "index"}
-    if unknown or len(options) > 1:
+    if set(options) - {"task", "index"} or len(options) > 1:
         raise OptionsError(
             f"reset takes options={{'task': Task}} or {{'index': int}}, got the keys {sorted(map(str, options))}"
         )
@@ -52,5 +65,7 @@ def chosen_task(
         raise OptionsError(f"options['index'] must be an integer, got {options['index']!r}") from error
     if number < 0 or (count is not None and number >= count):
         bound = "no upper bound" if count is None else f"{count} tasks"
-        raise TaskIndexError(f"options['index'] must be at least 0 and exist ({bound}), got {number}")
+        raise TaskIndexError(
+            f"options['index'] must be at least 0 and below the number of tasks ({bound}), got {number}"
+        )
     return task_at(number)

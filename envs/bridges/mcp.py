@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-from turntree.envs.bridges.missing import library
-from turntree.envs.context import Context
+from turntree.envs.bridges.libraries import library
 from turntree.envs.errors import ToolError
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 from turntree.envs.tools.toolset import Toolset
 

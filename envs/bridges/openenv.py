@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from turntree.envs.env import Env
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library
 from turntree.envs.env import Env
-from turntree.envs.errors import DataError
-from turntree.envs.message import Message
-from turntree.envs.nearest import nearest_hint
-from turntree.envs.reply import Reply
+from turntree.envs.errors import DataError, nearest_hint
+from turntree.envs.message import Message, Reply
 from turntree.envs.task import Task
 from turntree.rewards import final_answer
 from turntree.rewards.reading.thoughts import without_thoughts

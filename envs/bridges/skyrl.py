@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turntree.envs.bridges.failure import require_verdict
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library, require_verdict
 from turntree.envs.env import Env
 
 

@@ -3,12 +3,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turntree.envs.bridges.missing import library
-from turntree.envs.bridges.randomness import OwnRandomness
+from turntree.envs.bridges.libraries import OwnRandomness, library
 from turntree.envs.env import Env
 from turntree.envs.errors import EnvError
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 
 

@@ -4,9 +4,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from turntree.envs.context import Context
 from turntree.envs.env import Env
 from turntree.envs.message import ToolCall
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
 

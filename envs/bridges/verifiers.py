@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turntree.envs.bridges.missing import library
+from turntree.envs.bridges.libraries import library
 from turntree.envs.bridges.verifiers_trace import VerifiersTools, content_text, played_messages, trace_of
 from turntree.envs.env import Env
 from turntree.envs.errors import DataError
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.running.worker_pool import WorkerPool
 from turntree.envs.task import Task
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from turntree.envs.bridges.libraries import library
 from turntree.envs.bridges.mcp import McpTool, McpTools
-from turntree.envs.bridges.missing import library
 from turntree.envs.errors import DataError, SnapshotError
 from turntree.envs.message import Message, Role
 from turntree.envs.parsers import ToolParser

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from turntree.envs.checking.altered_answers import RIGHT_CHANGES, WRONG_CHANGES
-from turntree.envs.checking.answer_forms import targets
-from turntree.envs.checking.attempts import Attempt, Outcome, Target, Turn, play_attempt
+from turntree.envs.checking.attempts import Attempt, Outcome, Target, Turn, play_attempt, targets
 from turntree.envs.checking.empty_policies import EMPTY_POLICIES, Policy
 from turntree.envs.checking.hidden_answers import HIDDEN_ANSWERS
 from turntree.envs.env import Env

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from turntree.envs.errors import ToolError
-from turntree.envs.service.airline_policy import BAG_PRICE
-from turntree.envs.service.airline_world import CITIES, TODAY
+from turntree.envs.service.airline_world import BAG_PRICE, CITIES, TODAY
 from turntree.envs.service.database import Record
 from turntree.envs.service.desk import Desk
 from turntree.envs.tools.tool import tool

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from typing import Any, NamedTuple
 
-from turntree.envs.service.airline_policy import BAG_PRICE, FREE_BAGS, VOUCHER
-from turntree.envs.service.airline_world import CITIES, TODAY, airline
+from turntree.envs.service.airline_world import BAG_PRICE, CITIES, FREE_BAGS, TODAY, VOUCHER, airline
 from turntree.envs.service.database import Record
 from turntree.envs.task import Task
 

@@ -14,8 +14,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ToolDefinitionError
+from turntree.envs.task import Context
 
 _BASIC = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _SECTION = re.compile(r"(Args|Arguments|Returns|Raises):\s*")

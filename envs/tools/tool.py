@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MethodType
 from typing import Any, overload
 
-from turntree.envs.context import Context
 from turntree.envs.errors import ToolDefinitionError, ToolError
+from turntree.envs.task import Context
 from turntree.envs.tools.arguments import check_arguments
 from turntree.envs.tools.schema import context_parameter, function_schema, takes_self
 

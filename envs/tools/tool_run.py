@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from turntree.envs.context import Context
-from turntree.envs.errors import ToolError
+from turntree.envs.errors import ToolError, nearest_hint
 from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.nearest import nearest_hint
 from turntree.envs.running.executor import Job, Outcome
 from turntree.envs.running.memo import ResultMemo
 from turntree.envs.running.pure_calls import PureCall, PureCalls
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
 

@@ -39,7 +39,7 @@ MALFORMED = "<tool_call>{</tool_call>"
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, as environments read it."""
     time = [100.0]
-    monkeypatch.setattr("turntree.envs.running.stopwatch.monotonic", lambda: time[0])
+    monkeypatch.setattr("turntree.envs.progress.monotonic", lambda: time[0])
     return time
 
 

@@ -112,7 +112,7 @@ def test_the_error_shows_the_call_as_it_should_have_been_written() -> None:
     error = stepped("compact", written("mistral", CALLS["book"]))[1]["parse_error"]
     assert error.endswith("Write it as calculate(VALUE)")
     error = stepped("llama3_json", "So: " + written("llama3_json", CALLS["calculate"]))[1]["parse_error"]
-    assert "other text stands around it" in error
+    assert "other text surrounds it" in error
     assert stepped("hermes", "<tool_call>{")[1]["parse_error"].startswith("malformed tool call: not JSON")
 
 

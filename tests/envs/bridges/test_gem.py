@@ -8,8 +8,8 @@ from bridge_results import require_result
 from playing import Shop, call, halving, play
 
 from turntree.envs import make, require_conformance
-from turntree.envs.bridges.failure import EpisodeFailure
 from turntree.envs.bridges.gem import Gem, gem_environment
+from turntree.envs.bridges.libraries import EpisodeFailure
 from turntree.envs.errors import EnvError
 
 pytestmark = pytest.mark.interop

@@ -16,8 +16,7 @@ from turntree.agents.episodes.record import episode_to_dict
 from turntree.agents.evaluation.evaluate import evaluate
 from turntree.agents.loop.renderer import Renderer
 from turntree.envs import make
-from turntree.envs.bridges.inspect_ai import inspect_task
-from turntree.envs.bridges.inspect_log import write_inspect_log
+from turntree.envs.bridges.inspect_ai import inspect_task, write_inspect_log
 
 pytestmark = pytest.mark.interop
 arithmetic = partial(make, "turntree/Arithmetic-v0")
