@@ -204,6 +204,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     @cached_property
     def parser(self) -> ToolParser:
+        """The parser and writer of tool calls."""
         return get_parser(self.call_format, self.offered_tools)
 
     @property

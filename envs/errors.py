@@ -18,7 +18,7 @@ import gymnasium
 
 
 def pip_install(packages: str) -> str:
-    # A bare "pip" could belong to another interpreter that comes first on the PATH.
+    """Return the pip command for the running interpreter; a bare ``pip`` could belong to another one."""
     return f"{sys.executable} -m pip install {packages}"
 
 

@@ -31,6 +31,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
+        """Seconds since the creation of the first copy, without the time spent as a pickle."""
         return monotonic() - self._start
 
     def __getstate__(self) -> float:
@@ -95,6 +96,7 @@ class Progress:
         return calls if most is None else calls[: most - self.tool_calls]
 
     def seconds_left(self, limits: Limits) -> float | None:
+        """Return the seconds left for the episode; ``None`` without a limit."""
         if limits.max_seconds is None or self.clock is None:
             return None
         return max(0.0, limits.max_seconds - self.clock.seconds)
@@ -113,6 +115,7 @@ class Progress:
             self.stop = EnvStop.MAX_SECONDS
 
     def close(self) -> None:
+        """Close the toolsets; may be called again."""
         for toolset in self.toolsets:
             try:
                 contain(toolset.close)

@@ -27,6 +27,7 @@ def contain(call: Callable[[], _T]) -> _T:
         Exception: As converted by ``contained``.
         KeyboardInterrupt: The user's.
     """
+    # Replaced for good, because another thread may be inside contain when this one leaves it.
     os._exit = _exit
     outer = getattr(_contained, "process", 0)
     _contained.process = os.getpid()
@@ -46,7 +47,7 @@ def contained(error: BaseException) -> Exception:
     """
     if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
         raise error
-    # An asyncio future refuses StopIteration, and who waits for it would wait forever.
+    # asyncio refuses to set StopIteration on a future, so whoever awaits the future would wait forever.
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     escape = Escape(f"{type(error).__name__}: {error}")
@@ -55,6 +56,7 @@ def contained(error: BaseException) -> Exception:
 
 
 def _exit(status: int) -> NoReturn:
+    # A forked child has inherited the thread's mark but has another process id: it may really exit.
     if getattr(_contained, "process", 0) == os.getpid():
         raise SystemExit(f"os._exit({status})")
     _leave_process(status)

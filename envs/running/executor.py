@@ -32,6 +32,8 @@ class ToolFailure(EnvError, TimeoutError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
+    """A tool call, ready to run."""
+
     name: str
     run: Callable[[], str]
     shares_state: bool  #: the tool keeps state, so no other call of the episode may run at the same time
@@ -39,6 +41,8 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
+    """The outcome of a call."""
+
     text: str = ""  #: the result, cut to the executor's limit; empty if there is an error
     error: Exception | None = None  #: raised by the tool; a ``ToolError`` is the model's fault
     late: bool = False  #: whether ``error`` means that the deadline passed
@@ -86,6 +90,7 @@ class ToolExecutor:
             return self._in_order(jobs, lambda job: self._outcome(job.run))
         end = None if seconds is None else monotonic() + seconds
         outcomes: list[Outcome] = []
+        # Adjacent calls without state run together; a call with state runs alone, after everything before it.
         for shares_state, group in itertools.groupby(jobs, key=lambda job: job.shares_state):
             if shares_state:
                 outcomes += self._in_order(list(group), lambda job: self._together([job], end)[0])
@@ -130,15 +135,16 @@ class ToolExecutor:
         started.set()
         return self._outcome(job.run)
 
-    def _wait(self, job: Job, future: Future[Outcome], started: Event, begun: float, deadline: float) -> Outcome:
+    def _wait(self, job: Job, future: Future[Outcome], started: Event, submitted: float, deadline: float) -> Outcome:
         try:
             return future.result(timeout=max(0.0, deadline - monotonic()))
         except TimeoutError:
             self._pool.give_up(future)
+        # The call never started, so the policy is not to blame.
         if not started.is_set():
             busy = f"all {self.max_workers} threads were busy until the deadline of tool {job.name!r}"
             return Outcome(error=ToolFailure(f"{busy}; raise max_workers or seconds"), late=True)
-        message = f"{job.name} took longer than {deadline - begun:.3g} s and was given up"
+        message = f"{job.name} took longer than {deadline - submitted:.3g} s and was abandoned"
         return Outcome(error=ToolFailure(message) if job.shares_state else ToolError(message), late=True)
 
     def _outcome(self, run: Callable[[], str]) -> Outcome:

@@ -33,7 +33,7 @@ class ResultMemo:
 
     def __init__(self, max_results: int) -> None:
         if max_results < 1:
-            raise ValueError(f"a memo keeps at least one result, got max_results={max_results}")
+            raise ValueError(f"max_results must be at least 1, got {max_results}")
         self._max = max_results
         self._lock = threading.Lock()
         self._results: OrderedDict[str, str] = OrderedDict()
@@ -74,6 +74,7 @@ def _digest(*parts: str) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = part.encode("utf-8", "surrogatepass")
+        # The length separates the parts: ("ab", "c") and ("a", "bc") differ.
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()

@@ -20,18 +20,17 @@ class PureCall:
     def __init__(self, run: Callable[[], str]) -> None:
         self._run = run
         self._future: Future[str] = Future()
+        # Seconds on the monotonic clock: submitted, started by a thread, ended, and wanted by the step (None: never).
         self.begun = self.ran = self.ended = monotonic()
-        """When it was asked to run ahead, when a thread began it, and when it ended, seconds."""
         self.used_at: float | None = None
-        """When the step wanted its result, seconds; ``None`` if it did not."""
 
     def __call__(self) -> None:
         self.ran = monotonic()
         if not self._future.set_running_or_notify_cancel():
-            return  # it came before a thread was free
+            return  # cancelled: the policy made the call before a thread was free
         try:
             result = contain(self._run)
-        except Exception as error:  # raised where the result is wanted
+        except Exception as error:  # raised by result()
             self.ended = monotonic()
             self._future.set_exception(error)
         else:
@@ -59,7 +58,8 @@ class PureCall:
         except TimeoutError:
             return self._run()
         late = seconds is not None and self.ended - self.ran > seconds
-        if late or not isinstance(error, ToolError | None):  # made again, it may succeed
+        # A failure of the speculative call may not be the tool's own, so run it again.
+        if late or not isinstance(error, ToolError | None):
             return self._run()
         self.used_at = wanted
         return self._future.result()
@@ -70,20 +70,19 @@ class PureCalls:
 
     def __init__(self) -> None:
         self._calls: dict[str, PureCall] = {}
-        self.seconds: float | None = None
-        """Deadline of a call; ``None`` is none."""
+        self.seconds: float | None = None  # deadline of a call
 
     def add(self, call: ToolCall, run: Callable[[], str]) -> PureCall | None:
         """Register a speculative call, which the caller must run; return ``None`` if it is already registered."""
         key = _key(call)
         if key in self._calls:
             return None
-        made = self._calls[key] = PureCall(run)
-        return made
+        self._calls[key] = PureCall(run)
+        return self._calls[key]
 
     def result(self, call: ToolCall, run: Callable[[], str]) -> str:
-        made = self._calls.get(_key(call))
-        return run() if made is None else made.result(self.seconds)
+        pure_call = self._calls.get(_key(call))
+        return run() if pure_call is None else pure_call.result(self.seconds)
 
     def close_step(self) -> None:
         """Drop the calls whose results were used."""

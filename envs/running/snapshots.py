@@ -43,6 +43,7 @@ class Snapshots:
         if name != type(self).__qualname__:
             raise SnapshotError(f"expected a snapshot of {type(self).__qualname__}, got one of {name}")
         self.close_episode()
+        # Attributes that were set after the snapshot must go, too.
         for attribute in self._dynamic_attributes():
             delattr(self, attribute)
         vars(self).update(attributes)
@@ -61,7 +62,7 @@ class Snapshots:
                 "True in the class if they have none"
             )
         fork = copy.copy(self)
-        fork._progress = None  # its toolsets belong to this episode, and restore() closes what is running
+        fork._progress = None  # restore() closes a running episode, and this one belongs to the original
         fork.restore(state)
         return fork
 

@@ -37,7 +37,7 @@ class WorkerPool(Executor):
 
     def __init__(self, max_workers: int = 256, *, idle_seconds: float = 10.0) -> None:
         if max_workers < 1:
-            raise ValueError(f"a pool needs at least one worker, got max_workers={max_workers}")
+            raise ValueError(f"max_workers must be at least 1, got {max_workers}")
         self.max_workers = max_workers
         self._idle_seconds = idle_seconds
         self._changed = threading.Condition()
@@ -68,6 +68,7 @@ class WorkerPool(Executor):
             if self._closed:
                 raise RuntimeError("the pool is shut down")
             self._waiting.append(work)
+            # An idle thread that was notified counts as idle until it wakes up, so compare with all waiting calls.
             if self._idle >= len(self._waiting):
                 self._changed.notify()
             else:
@@ -119,10 +120,10 @@ class WorkerPool(Executor):
                 else:
                     work.future.set_result(result)
             with self._changed:
-                if work.future not in self._running:  # abandoned: another thread has taken this one's place
+                if work.future not in self._running:  # abandoned: another thread has replaced this one
                     return
                 self._running.discard(work.future)
-            del work
+            del work  # an idle thread must not keep the call's arguments alive
 
     def _next(self) -> _Work | None:
         with self._changed:

@@ -54,7 +54,7 @@ def serve_cells(requests: int, results: int, *, session: bool, error_chars: int)
     while True:
         try:
             code = frames.read(requests)["code"]
-        except (frames.Closed, OSError):  # an OSError where the code closed it
+        except (frames.Closed, OSError):  # OSError: the code has closed the descriptor
             return 0
         number += 1
         ended, flags = run_cell(code, vars(main), f"<cell {number}>", flags)
@@ -82,6 +82,7 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
     Returns:
         How it ended, and the flags for the next piece.
     """
+    # Tracebacks show lines of the code although it is in no file.
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     ended = Ended("ok")
     try:
@@ -111,6 +112,7 @@ def run_cell(code: str, namespace: dict[str, Any], name: str, flags: int = 0) ->
 
 def finish() -> None:
     """Shut down like the interpreter, but keep the process. Nothing else may refer to the module ``__main__``."""
+    # The order of Py_FinalizeEx: threads, atexit, then the module's objects with their finalisers.
     steps = (threading._shutdown, atexit._run_exitfuncs, lambda: sys.modules.pop("__main__"), gc.collect)  # type: ignore[attr-defined]
     for step in steps:
         with contextlib.suppress(BaseException):

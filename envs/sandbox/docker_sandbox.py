@@ -66,6 +66,7 @@ class DockerSandbox:
             )
         except OSError as error:
             raise SandboxError(f"cannot run {self.docker!r}: {error}; install Docker or use PythonSandbox") from error
+        # Threads read the streams while the code runs: a full pipe would block the container.
         out, err = Head(process.stdout, self.limits.output_bytes), Head(process.stderr, self.limits.output_bytes)
         assert process.stdin is not None
         with contextlib.suppress(OSError):
@@ -96,7 +97,7 @@ class DockerSandbox:
     def _kill(self, name: str, process: subprocess.Popen[bytes]) -> int:
         command = [self.docker, "kill", name]
         killed = subprocess.run(command, capture_output=True, timeout=self.start_seconds, check=False)
-        process.kill()
+        process.kill()  # the docker client, which may outlive its container
         exit_code = process.wait()
         if killed.returncode:
             raise SandboxError(f"container {name} could not be killed: {killed.stderr.decode(errors='replace')[-500:]}")

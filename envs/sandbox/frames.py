@@ -11,7 +11,7 @@ import struct
 from typing import Any
 
 _HEADER = struct.Struct("!I")
-_MAX_BYTES = 1 << 28
+_MAX_BYTES = 1 << 28  # of messages between trusted processes
 
 
 class Closed(Exception):

@@ -85,10 +85,10 @@ def keep_capabilities() -> None:
 def renounce_privileges(*, but_to_read: bool = False) -> None:
     """Drop all capabilities for good; ``but_to_read`` keeps the one that reads any file and folder."""
     checked(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS")
-    header = struct.pack("Ii", 0x20080522, 0)
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
     kept = but_to_read << _DAC_READ_SEARCH
     checked(_libc.capset(header, struct.pack("6I", kept, kept, kept, 0, 0, 0)), "capset")
-    if but_to_read:  # also for the programs that it starts
+    if but_to_read:  # ambient: programs that it starts keep the capability, too
         checked(_libc.prctl(_AMBIENT, _AMBIENT_RAISE, _DAC_READ_SEARCH, 0, 0), "PR_CAP_AMBIENT_RAISE")
 
 
@@ -100,12 +100,14 @@ def filter_calls() -> bool:
     Returns:
         Whether the machine's architecture is known and its kernel accepted the filter.
     """
+    # A classic BPF program over struct seccomp_data: call number at offset 0, architecture at 4, arguments from 16 on.
+    # Opcodes: 0x20 load, 0x15 jump if equal, 0x35 jump if greater or equal, 0x54 and, 0x06 return.
     machine = platform.machine()
     if machine not in _DENIED:
         return False
     refused, missing, allowed = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000  # EPERM, ENOSYS, allow
     denied = (*_DENIED[machine], *_HOARDS[machine], _TIMERS[machine], *_IO_URING, _MEMFD_SECRET)
-    by_argument = (  # call, its argument's number, mask of it, what it must not be
+    by_argument = (  # call, index of the argument, mask, refused value
         (_CLONE[machine], 0, CLONE_NEWUSER, CLONE_NEWUSER),
         (_FCNTL[machine], 1, 0xFFFFFFFF, _F_SETSIG),
         (_MMAP[machine], 3, _SHARED_ANONYMOUS, _SHARED_ANONYMOUS),
@@ -115,7 +117,7 @@ def filter_calls() -> bool:
         (0x15, 1, 0, _AUDIT_ARCH[machine]),
         (0x06, 0, 0, 0x80000000),  # kill on another architecture
         (0x20, 0, 0, 0),  # load the call's number
-        (0x35, 0, 1, 0x40000000),  # the x32 interface has numbers of its own
+        (0x35, 0, 1, 0x40000000),  # the x32 interface uses other call numbers
         (0x06, 0, 0, refused),
         (0x15, 0, 1, _CLONE3),  # its flags cannot be read here; libc falls back to clone
         (0x06, 0, 0, missing),

@@ -36,6 +36,7 @@ def holds_more(pids: Iterable[int], bound: int) -> bool:
     Pages shared by several processes count once. The exact figure is expensive, so it is computed only if the simple
     sum exceeds ``bound``.
     """
+    # smaps_rollup is slow: the kernel visits every page. status has the sums ready, but counts shared pages repeatedly.
     pids = list(pids)
     each = [_kilobytes(f"/proc/{pid}/status", _HELD) or 0 for pid in pids]
     if sum(each) << 10 <= bound:
@@ -59,7 +60,7 @@ def _kilobytes(path: str, names: tuple[bytes, ...]) -> int | None:
 
 def files_hold_more(folder: str, pids: Iterable[int], bound: int, *, count: int) -> bool:
     """Return whether the folder's files and open deleted files exceed ``bound`` bytes or ``count`` files."""
-    sizes: dict[tuple[int, int], int] = {}
+    sizes: dict[tuple[int, int], int] = {}  # by device and inode, so that hard links count once
     for found in itertools.chain(_lying_in(folder), *map(_open_without_name, pids)):
         sizes[found.st_dev, found.st_ino] = found.st_blocks * 512
         if len(sizes) > count:
@@ -86,16 +87,16 @@ def _open_without_name(pid: int) -> Iterator[os.stat_result]:
 def freeze_descendants() -> bool:
     """Stop all descendants of this process with all their threads; return whether all are stopped."""
     end = time.monotonic() + _PATIENCE
-    still: list[int] = []
+    stopped: list[int] = []
     while time.monotonic() < end:
         below = descendants(os.getpid())
         _signal(below, signal.SIGSTOP)
-        if not all(_stands_still(pid) for pid in below):
-            still = []
-        elif below == still:  # twice the same: none was born while its parent was being stopped
+        if not all(_is_still(pid) for pid in below):
+            stopped = []
+        elif below == stopped:  # two equal lists: no process was forked while its parent was being stopped
             return True
         else:
-            still = below
+            stopped = below
         time.sleep(0.0005)
     return False
 
@@ -113,7 +114,7 @@ def ticks(pids: Iterable[int]) -> int:
     return sum(sum(map(int, _stat(f"/proc/{pid}/stat")[11:13])) for pid in pids)
 
 
-def _stands_still(pid: int) -> bool:
+def _is_still(pid: int) -> bool:
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -142,6 +143,7 @@ def kill_descendants() -> bool:
     while time.monotonic() < end:
         _signal(descendants(os.getpid()), signal.SIGKILL)
         try:
+            # Reap everything, or dead children would remain in the list; no child at all raises ChildProcessError.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:

@@ -50,6 +50,7 @@ from turntree.envs.sandbox.settings import VARIABLE, CodeResult, CodeStatus, Iso
 
 _GRACE = 15.0  #: seconds after a run's deadline within which the supervisor must answer
 _START_SECONDS = 30.0
+# Stub packages: the supervisor imports the sandbox's modules without the __init__ files, which import everything.
 _BOOT = """
 import sys, types
 for name, path in (("turntree", []), ("turntree.envs", []), ("turntree.envs.sandbox", [{folder!r}])):
@@ -60,6 +61,7 @@ from turntree.envs.sandbox.supervisor import main
 main()
 """
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+# Numeric libraries start one thread per core, which would exceed the limit on processes and threads.
 _ENVIRONMENT |= {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
 
 
@@ -166,6 +168,7 @@ class PythonSandbox:
         boot = _BOOT.format(folder=str(Path(__file__).parent))
         try:
             process = subprocess.Popen(
+                # -I and -S: no environment variables, no user's or installed packages, and no .pth files at the start.
                 [self.python, "-I", "-S", "-c", boot],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -189,7 +192,7 @@ class PythonSandbox:
         self.isolation = Isolation(answer["isolation"])
         self.network, self.files, self.refused = answer["network"], answer["files"], answer["refused"]
         if warn and self.wanted is not self.isolation and self.isolation is Isolation.PROCESS:
-            remedy = f"allow user namespaces, take DockerSandbox, or set {VARIABLE}=namespaces to forbid this"
+            remedy = f"allow user namespaces, use DockerSandbox, or set {VARIABLE}=namespaces to make this an error"
             warnings.warn(f"{self.weakness()}; {remedy}", IsolationWarning, stacklevel=3)
         return process
 
@@ -197,10 +200,10 @@ class PythonSandbox:
         """Describe how isolation is weaker than namespaces, and why; empty if namespaces are in force."""
         if self.isolation is not Isolation.PROCESS:
             return ""
-        seen = "can read every file that its user may read, the answers of data sets among them"
+        seen = "it can read every file that its user may read, including the answers of data sets"
         return (
-            f"code runs in an own process, without namespaces ({self.refused or 'as it was wanted'}), "
-            f"and {seen if self.files else 'Landlock keeps the files of this machine from it'}"
+            f"code runs in a separate process without namespaces ({self.refused or 'as requested'}), "
+            f"and {seen if self.files else 'Landlock hides the files of this machine'}"
         )
 
     def shows(self, path: Path) -> bool:
@@ -231,7 +234,7 @@ class PythonSandbox:
             self._leave()
             raise SandboxError(
                 f"code cannot be confined here with isolation={str(self.wanted)!r}: {answer['failed']}; "
-                "give python= an interpreter that every user may read, or take DockerSandbox"
+                "set python= to an interpreter that every user may read, or use DockerSandbox"
             )
         return answer
 

@@ -70,7 +70,7 @@ class PythonTool(Toolset):
             return text or "(no output)"
         if self._settings["session"] and result.status != "error":
             self._cells.clear()
-            text += "\nThe session has begun anew: its variables are lost."
+            text += "\nThe session was restarted: its variables are lost."
         raise ToolError(text)
 
     def make_runner(self) -> CodeRunner:

@@ -63,13 +63,14 @@ class Supervisor:
             return {"failed": reason}
         assert self.worker is not None
         run = _Run(self.worker, self.config)
+        # CPU time used since the last call means that a process was woken between the calls.
         if self.used:
             if processes.ticks(descendants(os.getpid())) > self.used + _STIRRED:
                 run.killed_for = "restless"
             processes.thaw_descendants()
         result = run.result(code)
         self.used = 0
-        if run.goes_on and result["status"] in ("ok", "error"):
+        if run.waits_for_code and result["status"] in ("ok", "error"):
             self.used = 1 + processes.ticks(descendants(os.getpid()))
         else:
             result["clean"] = self.stop()
@@ -107,29 +108,30 @@ class _Run:
     # The code shares its process with the worker that reports for it, so a report is only an explanation. A run
     # succeeds if its process exits with 0, or if, in a session, the process stays alive.
 
-    def __init__(self, at_work: worker.Worker, config: dict[str, Any]) -> None:
-        self.worker = at_work
+    def __init__(self, running: worker.Worker, config: dict[str, Any]) -> None:
+        self.worker = running
         self.limits = config["limits"]
         self.session = config["session"]
         self.folder = config["folder"]
-        self.kept = {at_work.stdout: bytearray(), at_work.stderr: bytearray()}
+        self.kept = {running.stdout: bytearray(), running.stderr: bytearray()}
         self.dropped = 0
         self.killed_for = ""
         self.report: dict[str, Any] | None = None
         self.exit_code: int | None = None
-        self._heard = frames.Collector(_said_bytes(self.limits["output_bytes"]))
+        self._collector = frames.Collector(_max_report_bytes(self.limits["output_bytes"]))
         self._end = time.monotonic() + self.limits["seconds"]
 
     @property
-    def goes_on(self) -> bool:
+    def waits_for_code(self) -> bool:
         return not self.killed_for and self.exit_code is None
 
     def result(self, code: str) -> dict[str, Any]:
         self.killed_for = self.killed_for or self._wait(code)
-        if self.goes_on and not processes.freeze_descendants():
+        # Freeze before the output is read: nothing may be written between this answer and the next call.
+        if self.waits_for_code and not processes.freeze_descendants():
             self.killed_for = "restless"
-        if self.goes_on and not processes.is_stopped(self.worker.last):
-            self.killed_for = self._end_it()
+        if self.waits_for_code and not processes.is_stopped(self.worker.last):
+            self.killed_for = self._await_exit()
         if self.killed_for:
             kill_descendants()
         self._drain()
@@ -161,18 +163,18 @@ class _Run:
                         if not left:
                             selector.unregister(key.fd)
                     elif key.fd == self.worker.results:
-                        if self._hear():
+                        if self._read_report():
                             selector.unregister(key.fd)
-                    elif key.fd in self.kept and not self._take(key.fd):
+                    elif key.fd in self.kept and not self._read_output(key.fd):
                         selector.unregister(key.fd)
                 if self.report and self.session:
                     return ""
         if self.report is None:
             with contextlib.suppress(BlockingIOError):
-                self._hear()
+                self._read_report()
         return ""
 
-    def _end_it(self) -> str:
+    def _await_exit(self) -> str:
         # The worker claimed to continue but is not stopped: let it end, or return the reason to kill it.
         processes.thaw_descendants()
         end = time.monotonic() + _END_SECONDS
@@ -182,12 +184,12 @@ class _Run:
             time.sleep(0.002)
         return ""
 
-    def _hear(self) -> bool:
+    def _read_report(self) -> bool:
         # Returns whether the worker's report is complete.
         patience = _END_SECONDS  # of a session, for a worker that is about to end
         try:
             data = os.read(self.worker.results, _CHUNK)
-            self.report = self._heard.take(data) if data else {}
+            self.report = self._collector.take(data) if data else {}
         except frames.Closed:
             self.report, patience = {}, 0.0
         if self.report == {} and self.session:
@@ -211,12 +213,12 @@ class _Run:
             return "files"
         return ""
 
-    def _take(self, descriptor: int) -> bool:
+    def _read_output(self, descriptor: int) -> bool:
         data = os.read(descriptor, _CHUNK)
         kept = self.kept[descriptor]
-        room = self.limits["output_bytes"] - len(kept)
-        kept += data[: max(0, room)]
-        self.dropped += len(data) - max(0, min(room, len(data)))
+        room = max(0, self.limits["output_bytes"] - len(kept))
+        kept += data[:room]
+        self.dropped += len(data) - min(room, len(data))
         return bool(data)
 
     def _drain(self) -> None:
@@ -227,7 +229,7 @@ class _Run:
             end = time.monotonic() + 1
             while selector.get_map() and time.monotonic() < end and (ready := selector.select(0)):
                 for key, _ in ready:
-                    if not self._take(key.fd):
+                    if not self._read_output(key.fd):
                         selector.unregister(key.fd)
 
     def _verdict(self) -> tuple[str, str]:
@@ -244,6 +246,7 @@ class _Run:
             return self._explain(_CHANNEL)
         if self.exit_code == 0:
             return "ok", ""
+        # The process in between exits with 128 + n if the worker was ended by signal n.
         number = -self.exit_code if self.exit_code < 0 else self.exit_code - 128
         if number > 0:
             name = signal.Signals(number).name if number in list(signal.Signals) else str(number)
@@ -257,12 +260,12 @@ class _Run:
             "memory": ("memory", f"stopped: more than {limits['memory_bytes'] >> 20} MiB of memory in use"),
             "processes": ("processes", f"stopped: more than {limits['processes']} processes"),
             "files": ("killed", f"stopped: more than {limits['disk_bytes'] >> 20} MiB or {_FILES} files"),
-            "restless": ("killed", "stopped: the code ran on between two calls"),
-            _CHANNEL: ("killed", "the code closed the sandbox's own channel, or wrote to it"),
+            "restless": ("killed", "stopped: the code kept running between two calls"),
+            _CHANNEL: ("killed", "the code closed the sandbox's internal channel, or wrote to it"),
         }[reason]
 
 
-def _said_bytes(error_chars: int) -> int:
+def _max_report_bytes(error_chars: int) -> int:
     # JSON writes a character in at most twelve bytes.
     return 12 * error_chars + 1024
 
@@ -292,8 +295,9 @@ def _write_some(descriptor: int, data: memoryview) -> memoryview:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's Ctrl-C is the caller's to handle
     kernel.adopt_orphans()
+    # Anything printed by accident goes to /dev/null instead of into the frames.
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.set_inheritable(channel, False)

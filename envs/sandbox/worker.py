@@ -59,19 +59,20 @@ def _become_worker(
     try:
         kernel.die_with_parent()
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")
+            score.write("1000")  # if the machine runs out of memory, the kernel kills the code first
         user = confinement.foreign_id(os.getpid())
         folder = config["folder"]
         if namespaces:
             user = user if confinement.enter_namespaces() else None
-            _fork_on()
+            _fork_on()  # a new process tree begins with the next child
             confinement.build_file_tree(config["paths"], disk_bytes=config["limits"]["disk_bytes"])
-            _fork_on()
+            _fork_on()  # the worker must not be process 1, which ignores signals without a handler
             folder = "/tmp"
         elif user is not None:
             os.chown(folder, user, user)
         os.chdir(folder)
         os.setsid()
+        # Limits come after the set-up, which needs more files; the filter comes last, because it refuses its calls.
         _keep_only(requests, results, out, err)
         confinement.limit_resources(config["limits"])
         closed = confinement.give_up_identity(user, config["paths"], reads_all=not namespaces)
@@ -79,7 +80,9 @@ def _become_worker(
         locked = namespaces or confinement.lock_files(folder, config["paths"])
         filtered = kernel.filter_calls()
         if closed and not (locked and filtered):
-            raise PermissionError(f"only root may read {closed}, and this kernel cannot let others read that alone")
+            raise PermissionError(
+                f"only root may read {closed}, and this kernel cannot restrict another user to reading only that"
+            )
     except Exception as error:
         frames.write(results, {"failed": f"{type(error).__name__}: {error}"})
         os._exit(1)
@@ -95,6 +98,7 @@ def _fork_on() -> None:
     if pid == 0:
         kernel.die_with_parent()
         return
+    # The waiting process must not keep the pipes open, or their ends would never be seen.
     for descriptor in range(256):
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -119,6 +123,7 @@ def _keep_only(requests: int, results: int, out: int, err: int) -> None:
 
 def _begin_clean(folder: str, config: dict[str, Any]) -> None:
     os.environ["HOME"] = os.environ["TMPDIR"] = folder
+    # The code may import the installed turntree, and must not find the stubs with which the sandbox was started.
     for name in [name for name in sys.modules if name.split(".")[0] == "turntree"]:
         del sys.modules[name]
     sys.path[:] = ["", *(path for path in sys.path if path), *config["packages"]]

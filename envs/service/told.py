@@ -14,7 +14,7 @@ from turntree.envs.message import Message, Role
 
 MAX_MESSAGE = 2_000  #: characters of a message that can count
 MAX_NUMBERS = 24  #: different numbers in a message that can count
-MAX_GUESSES = 6  #: different numbers that the agent may introduce, besides two per required value
+MAX_NEW_NUMBERS = 6  #: different numbers that the agent may introduce, besides two per required value
 _NUMBER = re.compile(r"(?<![\w#.,-])\d[\d,]*(?:\.\d+)?(?![\w-])")
 _ANY_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _REFUSAL = re.compile(
@@ -39,7 +39,7 @@ def told(wanted: Sequence[str], dialogue: Sequence[Message]) -> bool:
         for number in map(_decimal, _ANY_NUMBER.findall(message.content))
     }
     own = {number for text in said for number in _numbers(text)} - named
-    if len(own) > MAX_GUESSES + 2 * len(wanted):
+    if len(own) > MAX_NEW_NUMBERS + 2 * len(wanted):
         return False
     answers = [text for text in said if len(text) <= MAX_MESSAGE and len(_numbers(text)) <= MAX_NUMBERS]
     return all(any(_says(text, value) for text in answers) for value in wanted)

@@ -46,10 +46,10 @@ def function_schema(function: Callable[..., Any], *, name: str | None = None) ->
     try:
         return _schema(function, name or function.__name__)
     except ToolDefinitionError as error:
-        raise ToolDefinitionError(f"{_place(function)}{error}") from None
+        raise ToolDefinitionError(f"{_location(function)}{error}") from None
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _location(function: Callable[..., Any]) -> str:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}: "
 
@@ -57,7 +57,7 @@ def _place(function: Callable[..., Any]) -> str:
 def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
     doc = parse_docstring(inspect.getdoc(function) or "")
     if not doc.description:
-        raise ToolDefinitionError(f"tool {name!r} needs a docstring, which tells the model what it does")
+        raise ToolDefinitionError(f"tool {name!r} needs a docstring that tells the model what the tool does")
     hints = get_type_hints(function)
     properties: dict[str, Any] = {}
     required = []
@@ -76,6 +76,7 @@ def _schema(function: Callable[..., Any], name: str) -> dict[str, Any]:
             )
         where = f"parameter {parameter.name!r} of tool {name!r}"
         schema = type_schema(hints[parameter.name], where=where)
+        # Like transformers: "(choices: [...])" at the end of a description becomes an enum.
         properties[parameter.name] = schema | _described(doc.arguments[parameter.name], where=where)
         if parameter.default is parameter.empty:
             required.append(parameter.name)

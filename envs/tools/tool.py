@@ -52,8 +52,8 @@ class Tool:
         self.pure = pure
         if pure and self.takes_context:
             raise ToolDefinitionError(
-                f"tool {self.name!r} is pure, so its result depends on its arguments alone, but it takes a Context; "
-                "leave out pure=True, or the parameter"
+                f"tool {self.name!r} is pure, so its result depends only on its arguments, but it takes a Context; "
+                "remove pure=True or the parameter"
             )
 
     @property
@@ -105,6 +105,7 @@ class Tool:
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
         return self.function(*args, **kwargs)
 
     @overload
@@ -115,7 +116,7 @@ class Tool:
         return self if instance is None or not self.is_method else MethodType(self, instance)
 
     def __reduce__(self) -> str:
-        return self.function.__qualname__  # found again by name, like a function
+        return self.function.__qualname__  # pickled by name, like a function
 
     def __repr__(self) -> str:
         return f"Tool({self.name}({', '.join(self.properties)}))"
@@ -134,17 +135,17 @@ def tool(
     deterministic: bool = False,
     pure: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    '''Make a function or a method a tool.
+    '''Turn a function or a method into a tool.
 
     Args:
         function: The function; needs type hints and a Google docstring.
         name: Name by which the model calls it, if it differs from the function's.
-        deterministic: The author's assertion that the result depends on nothing but the arguments, the task and the
-            earlier turns and calls of the episode, and that the tool changes nothing. An environment with a
+        deterministic: Set it if the result depends only on the arguments, the task and the earlier turns and calls of
+            the episode (no clock, no network, no random numbers), and the tool changes nothing. An environment with a
             ``ResultMemo`` may then answer from the cache.
-        pure: The author's assertion that the result depends on nothing but the arguments, for as long as an episode
-            lasts, and that the tool changes nothing, inside the environment or outside: it may run for a turn that is
-            not sampled yet, and for nothing. It is then deterministic as well.
+        pure: Set it if, during an episode, the result depends only on the arguments, and the tool changes nothing
+            inside or outside the environment. The tool may then run speculatively, for a turn that is not sampled yet
+            or never will be. Implies ``deterministic``.
 
     Example:
         >>> @tool
@@ -172,7 +173,8 @@ def _awaited(result: Awaitable[Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as thread:  # this thread's loop is the caller's, and cannot run another
+    # This thread already runs the caller's event loop, and asyncio allows only one loop per thread.
+    with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, wait()).result()
 
 

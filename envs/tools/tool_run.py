@@ -42,13 +42,13 @@ def prepare(
     def run() -> str:
         if tool is None:
             raise _unknown(call.name, tools)
-        known = memo if tool.deterministic and point else None
-        result = known.get(point) if known is not None else None
+        cache = memo if tool.deterministic and point else None
+        result = cache.get(point) if cache is not None else None
         if result is None:
-            made = partial(tool.run, call.arguments, owner=(owners or {}).get(call.name), context=context)
-            result = early.result(call, made) if early is not None and tool.pure else made()
-            if known is not None:
-                known.put(point, result)
+            execute = partial(tool.run, call.arguments, owner=(owners or {}).get(call.name), context=context)
+            result = early.result(call, execute) if early is not None and tool.pure else execute()
+            if cache is not None:
+                cache.put(point, result)
         return result
 
     shares_state = tool is not None and (tool.is_method or tool.takes_context)
@@ -64,8 +64,8 @@ def prepare_ahead(
     def run(call: ToolCall) -> str:
         return pure[call.name].run(call.arguments, owner=owners.get(call.name))
 
-    made = (early.add(call, partial(run, call)) for call in calls if call.name in pure)
-    return [call for call in made if call is not None]
+    added = (early.add(call, partial(run, call)) for call in calls if call.name in pure)
+    return [call for call in added if call is not None]
 
 
 def answer(call: ToolCall, outcome: Outcome) -> Message:

@@ -73,7 +73,7 @@ def test_a_late_call_is_given_up_at_its_deadline_or_the_episodes_and_told_to_the
     step_inline, late, also = executor.run([job(say("a")), job(stuck), job(say("b"))])
     assert (step_inline.text, also.text) == ("a", "b")
     assert isinstance(late.error, ToolError)
-    assert str(late.error) == f"search took longer than {executor.seconds:g} s and was given up"
+    assert str(late.error) == f"search took longer than {executor.seconds:g} s and was abandoned"
     assert late.late
     [outcome] = ToolExecutor(seconds=900).run([job(stuck)], seconds=patience(0.2))
     assert outcome.late

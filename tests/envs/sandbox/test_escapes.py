@@ -219,7 +219,7 @@ def test_a_session_stands_still_between_two_calls(sandbox: PythonSandbox) -> Non
         for pid in below:  # the control: somebody outside wakes them
             os.kill(pid, signal.SIGCONT)
         eventually(lambda: ticks(below) > used + 20)
-        assert "ran on between two calls" in session.run("1").error
+        assert "kept running between two calls" in session.run("1").error
 
 
 @pytest.mark.parametrize("code", ["assert c.timer_create(0, 0, 0) == 0", "fcntl.fcntl(1, 10, 18)"])
