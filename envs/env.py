@@ -79,6 +79,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
     describes_tools: bool = False
     #: The call that shows the policy the call format; ``None`` makes one up for the first tool.
     example_call: ClassVar[ToolCall | None] = None
+    # Snapshots leave these out: no episode changes them, or they are cheap to recompute.
     static_attributes: ClassVar[frozenset[str]] = frozenset(
         {
             *("limits", "tool_format", "_model_format", "render_mode", "spec", "action_space", "observation_space"),
@@ -90,8 +91,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # Assertions of the author hold for one class only, so they are reset unless this class repeats them.
         cls.tools = with_methods(cls, cls.tools)
-        if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # Env is among them
+        if len(cls.tools) > len(super(cls, cls).tools):  # type: ignore[misc]  # one of the bases is Env
             cls.describes_tools = vars(cls).get("describes_tools", False)
         cls.step_inline = vars(cls).get("step_inline", False)
         cls.forkable = vars(cls).get("forkable", False)
@@ -301,8 +303,9 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         if progress.stop:
             raise ResetNeeded(f"the episode has ended ({progress.stop}); call reset() before step()")
         if not isinstance(action, str):
-            raise TypeError(f"an action is the text of one turn, got {type(action).__name__}: {action!r}")
+            raise TypeError(f"an action must be a str, the text of one turn, got {type(action).__name__}: {action!r}")
         parsed = read_turn(action, self.parser, self.call_format, self.offered_tools)
+        # Special tokens are for the parser only; templates add them again when they write the calls.
         content = parsed.content if self.wants_special_tokens else action
         message = Message(role=Role.ASSISTANT, content=content, tool_calls=parsed.calls)
         progress.messages.append(message)
@@ -310,7 +313,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         history: list[Message] = []
         try:
             reply, history = contain(partial(self._answered, message, parsed, progress))
-        except Exception as error:  # the one place where an infrastructure failure becomes a stop reason
+        except Exception as error:  # the only place where an infrastructure failure becomes a stop reason
             logger.warning("%s failed in task %s", progress.doing, progress.task.id, exc_info=True)
             progress.stop = EnvStop.FAILURE
             progress.failure = _one_line(f"{progress.doing} raised {describe(error)}")
@@ -383,6 +386,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         self._early.seconds = self.executor.seconds
         jobs = []
         for call in allowed:
+            # The digest covers this call and all before it, so it identifies the point at which the call is made.
             if progress.history:
                 progress.history = after_call(progress.history, call)
             job = prepare(
@@ -399,7 +403,8 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
         outcomes = self.executor.run(jobs, seconds=progress.seconds_left(self.limits))
         progress.tool_calls += len(outcomes)
         messages: list[Message] = []
-        for call, outcome in zip(allowed, outcomes, strict=False):  # after a failure there are fewer outcomes
+        for call, outcome in zip(allowed, outcomes, strict=False):  # calls after a failure have no outcome
+            # A tool that was late because the episode ran out of time is a limit, not a failure.
             if outcome.late and progress.seconds_left(self.limits) == 0:
                 progress.stop = EnvStop.MAX_SECONDS
                 return messages
@@ -409,6 +414,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             messages.append(answer(call, outcome))
         if len(allowed) < len(calls):
             progress.stop = EnvStop.MAX_TOOL_CALLS
+        # max_errors counts turns: one successful call makes the turn a success.
         if any(outcome.error is None for outcome in outcomes):
             progress.errors = 0
         elif outcomes:
@@ -422,7 +428,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
             return []
         progress.kept, progress.since = list(history), len(progress.messages)
         if not history or not all(isinstance(message, Message) for message in history):
-            raise TypeError(f"compact() must return Message objects, at least one, or None, got {history!r:.200}")
+            raise TypeError(f"compact() must return None or at least one Message, got {history!r:.200}")
         return progress.kept
 
     def close_episode(self) -> None:
@@ -466,7 +472,7 @@ class Env(Snapshots, gymnasium.Env[str, str], ABC):
 
     def _started(self) -> Progress:
         if self._progress is None:
-            raise ResetNeeded("no episode has begun; call reset() first")
+            raise ResetNeeded("no episode is running; call reset() first")
         return self._progress
 
 

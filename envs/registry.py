@@ -82,20 +82,21 @@ def find_creator(id: str) -> str | Callable[..., Any]:
         name = module
     elif (bridge := _BRIDGES.get(module)) is not None:
         return functools.partial(getattr(importlib.import_module(f"turntree.envs.bridges.{module}"), bridge), name)
-    own = importlib.import_module(module) if colon else None
+    # The import may register environments, so it comes before the look-up of the name.
+    source = importlib.import_module(module) if colon else None
     if name in gymnasium.registry:
         return name
-    kind: object = getattr(own, name, None)
-    if callable(kind):
-        return kind
-    if own is None:
+    creator: object = getattr(source, name, None)
+    if callable(creator):
+        return creator
+    if source is None:
         near = nearest_hint(name, list_envs(), "registered are", cutoff=0.4)
         raise UnknownEnvironment(f"no environment is registered as {name!r}; {near}")
-    kinds = {key: value for key, value in vars(own).items() if inspect.isclass(value) and value is not Env}
-    classes = [key for key, value in kinds.items() if issubclass(value, Env)]
+    members = vars(source).items()
+    classes = [key for key, value in members if inspect.isclass(value) and issubclass(value, Env) and value is not Env]
     near = nearest_hint(name, [*classes, *list_envs()], "", cutoff=0.4)
     raise UnknownEnvironment(
-        f"the module {module} was found, but it has no environment {name!r}; its classes of environments are: "
+        f"the module {module} has no environment {name!r}; its environment classes are: "
         f"{', '.join(classes) or 'none'}{f'; {near}' if near.endswith('?') else ''}"
     )
 

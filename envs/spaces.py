@@ -11,7 +11,7 @@ _MEAN_SAMPLE_LENGTH = 24
 #: Half-open ranges of code points that samples are drawn from; none contains surrogates.
 _RANGES = (
     (0x20, 0x7F),  # ASCII, printable
-    (0x20, 0x7F),  # once more: most text is ASCII
+    (0x20, 0x7F),  # listed twice, because most text is ASCII
     (0x09, 0x0B),  # tab and newline
     (0xA1, 0x17F),  # accented Latin
     (0x391, 0x3CA),  # Greek

@@ -27,7 +27,7 @@ def judge_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXAC
     """
     result = score(text, task.answer, answer_format, question=task.prompt)
     if result.correct is None:
-        raise UngradedAnswer(f"the answer to {task.id} could not be judged ({result.status}): {result.answer!r:.200}")
+        raise UngradedAnswer(f"the answer to {task.id} could not be graded ({result.status}): {result.answer!r:.200}")
     return result
 
 

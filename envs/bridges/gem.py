@@ -59,6 +59,7 @@ class Gem(Env):
         with self._random():
             observation, reward, terminated, truncated, info = self._played.step(message.content)
         done = bool(terminated or truncated)
+        # GEM sends a placeholder instead of a last observation.
         messages = [] if done and observation == _terminal() else [_message(observation, info)]
         return Reply(messages=messages, reward=float(reward), done=done, rewards={"gem": float(reward)})
 

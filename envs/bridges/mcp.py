@@ -62,7 +62,7 @@ class McpTools(Toolset):
             raise ToolError(str(error)) from error
         text = "\n".join(getattr(part, "text", None) or f"[{part.type}]" for part in result.content or ())
         structured = getattr(result, "structured_content", getattr(result, "structuredContent", None))
-        if not text and structured is not None:  # servers should give it as text, too, and not all do
+        if not text and structured is not None:  # the protocol asks servers to send it as text, too; not all do
             text = json.dumps(structured, ensure_ascii=False)
         if getattr(result, "is_error", False) or getattr(result, "isError", False):
             raise ToolError(text)
@@ -184,6 +184,7 @@ class _Connection:
 
     def ask(self, question: Any) -> Any:
         async def answer() -> Any:
+            # Shielded, because cancelling a late question must not cancel the connection.
             return await question(await asyncio.shield(self._ready))
 
         asked = asyncio.run_coroutine_threadsafe(answer(), self._loop)

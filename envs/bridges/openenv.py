@@ -44,11 +44,11 @@ class OpenEnv(Env):
 
     def start(self, task: Task) -> Sequence[Message]:
         self._served = self._served or self._make()
-        return self._say(self._served.reset(seed=task.metadata["seed"]))
+        return self._messages(self._served.reset(seed=task.metadata["seed"]))
 
     def reply(self, message: Message) -> Reply:
         result = self._served.step(self._to_action(message.content))
-        return Reply(messages=self._say(result), reward=float(result.reward or 0.0), done=bool(result.done))
+        return Reply(messages=self._messages(result), reward=float(result.reward or 0.0), done=bool(result.done))
 
     def close(self) -> None:
         served, self._served = self._served, None
@@ -56,5 +56,5 @@ class OpenEnv(Env):
             served.close()
         super().close()
 
-    def _say(self, result: Any) -> list[Message]:
+    def _messages(self, result: Any) -> list[Message]:
         return [Message(role=Role.USER, content=self._to_text(getattr(result, "observation", result)))]

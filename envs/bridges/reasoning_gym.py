@@ -59,7 +59,7 @@ class ReasoningGym(Env):
 
     def reply(self, message: Message) -> Reply:
         entry = self._entry(self.current_task.metadata["index"])
-        score = max(self._score(answer, entry) for answer in _readings(message.content))
+        score = max(self._score(answer, entry) for answer in _answer_candidates(message.content))
         return Reply(reward=score, done=True, rewards={"correct": score})
 
     def _entry(self, index: int) -> Any:
@@ -75,7 +75,7 @@ class ReasoningGym(Env):
             return 0.0
 
 
-def _readings(text: str) -> list[str]:
+def _answer_candidates(text: str) -> list[str]:
     # The text after the mark, and its first line without the full stop; the better score counts.
     spoken = without_thoughts(text)[0]
     after = spoken.rpartition("####")[2].strip()

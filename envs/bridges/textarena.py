@@ -52,7 +52,7 @@ class TextArena(Env):
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
                 raise EnvError(f"textarena cannot set up {self._arena} for one player here: {reason}") from error
         if not isinstance(game.state, arena.SinglePlayerState):
-            raise EnvError(f"{self._arena} is a game of several players; this bridge plays those of one player")
+            raise EnvError(f"{self._arena} is not a single-player game; this bridge supports only those")
         self._game = _Game(game)
         return self._new_messages()
 

@@ -72,6 +72,7 @@ def _method(tool: Tool) -> Callable[..., str]:
     def method(self: Any, **arguments: Any) -> str:
         return str(self._say(self._env.parser.format_call(ToolCall(name=tool.name, arguments=arguments))))
 
+    # TRL builds the tools' schemas from signature, annotations and docstring, so the method copies the function's.
     given = inspect.signature(tool.function, eval_str=True)
     shown = [p for p in given.parameters.values() if p.annotation is not Context and p.name != "self"]
     own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)

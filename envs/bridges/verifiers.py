@@ -157,7 +157,7 @@ def _require_playable(row: Any, *, own_score: bool) -> None:
         return
     base = library("verifiers.v1", "verifiers").Task
     if not isinstance(row, base):
-        raise DataError(f"expected tasks of verifiers.v1, got {type(row).__name__}; pass score= for others")
+        raise DataError(f"expected tasks of verifiers.v1, got {type(row).__name__}; pass score= to grade other tasks")
     hooks = [row.setup, row.finalize, *row.hooks("metric"), *row.hooks("reward")]
     inherited = (base.setup, base.finalize)
     needy = [
@@ -172,4 +172,4 @@ def _require_playable(row: Any, *, own_score: bool) -> None:
     reasons += ["it needs a container"] if row.NEEDS_CONTAINER else []
     reasons += ["the user opens the dialogue"] if row.data.prompt is None else []
     if reasons:
-        raise DataError(f"this bridge cannot play {type(row).__name__}: {'; '.join(reasons)}; run it in verifiers")
+        raise DataError(f"this bridge does not support {type(row).__name__}: {'; '.join(reasons)}; run it in verifiers")

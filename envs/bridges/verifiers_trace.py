@@ -24,7 +24,7 @@ def content_text(content: Any) -> str:
         return content or ""
     texts: list[Any] = [part.get("text") if isinstance(part, dict) else getattr(part, "text", None) for part in content]
     if None in texts:
-        raise DataError(f"this bridge plays text; a prompt has a part of another kind: {content!r:.200}")
+        raise DataError(f"this bridge supports text only; a prompt has another kind of part: {content!r:.200}")
     return "\n".join(texts)
 
 
@@ -52,6 +52,7 @@ def played_messages(messages: Sequence[Message], parser: ToolParser) -> list[Any
                 )
             )
         elif message.role is Role.TOOL:
+            # Without an id, answers belong to the calls of the last turn in their order.
             id = message.tool_call_id or f"call_{asked}_{number - asked - 1}"
             played.append(vf.ToolMessage(tool_call_id=id, content=message.content, name=message.name or None))
         else:
@@ -113,7 +114,7 @@ class VerifiersTools:
             return state
 
         async def push(before: bytes) -> None:
-            """The state was changed in place."""
+            """Do nothing: the state was changed in place."""
 
         for toolset, server in zip(self._toolsets, self._clients, strict=True):
             toolset._pull_state, toolset._push_state = pull, push
@@ -129,9 +130,7 @@ class VerifiersTools:
             client.close()
 
     def __reduce__(self) -> Any:
-        raise SnapshotError(
-            "the tools of a verifiers task run in a server of their own and cannot be part of a snapshot"
-        )
+        raise SnapshotError("the tools of a verifiers task run in a server and cannot be part of a snapshot")
 
 
 def _server(toolset: Any) -> Any:

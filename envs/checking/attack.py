@@ -82,6 +82,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
     Raises:
         DataError: If the environment has no tasks, or fewer than ``num_tasks``.
     """
+    # Several policies make the same attempts, so outcomes are kept.
     played: dict[tuple[str, tuple[Turn, ...]], Outcome] = {}
 
     def play(task: Task, attempt: Attempt) -> Outcome:
@@ -91,6 +92,7 @@ def attack(env: Env, *, count: int = 250, above: float = 0.0, on_policy: Callabl
         return played[key]
 
     every = targets(env, _tasks(env, count), above)
+    # A task whose episodes fail even for a plain wrong answer has no verdict on anything.
     known = [target for target in every if not play(target.task, _wrong(target)).failure]
     rows: list[Row] = []
     for policy, attempts in POLICIES.items() if known else ():
@@ -117,12 +119,12 @@ def _tasks(env: Env, count: int) -> list[Task]:
         raise DataError("the environment has no tasks to attack")
     tasks: list[Task] = []
     for number in range(min(count, total)):
-        index = number * total // min(count, total)
+        index = number * total // min(count, total)  # spread over all tasks
         try:
             tasks.append(env.task(index))
         except (IndexError, KeyError) as error:
             line = f"task({index}) raised {type(error).__name__}: {error}"
-            raise DataError(f"{line}; num_tasks, now {env.num_tasks}, says how many tasks there are") from error
+            raise DataError(f"{line}; num_tasks is {env.num_tasks}; set it to the number of tasks") from error
     return tasks
 
 
@@ -139,10 +141,10 @@ def _row(
     failed: dict[str, str] = {}
     refused: list[str] = []
     for target in known:
-        made = list(attempts(target))
-        tasks += bool(made)
+        played = list(attempts(target))
+        tasks += bool(played)
         was_lucky = False
-        for attempt in made:
+        for attempt in played:
             outcome = play(target.task, attempt)
             if outcome.failure:
                 failed.setdefault(target.task.id, outcome.failure)
@@ -168,12 +170,12 @@ def _row(
 def _is_lucky(attempt: Attempt, outcome: Outcome, answer: str) -> bool:
     # A guess is lucky if it equals the answer, apart from typesetting, unit and name, or if it lists only this
     # value. A copied text is lucky if it contains the answer.
-    said = attempt.guess or outcome.copied
-    guess, right, bare = (_NOISE.sub("", text).casefold() for text in (said, answer, _AROUND.sub("", answer)))
-    parts = {_NOISE.sub("", part).casefold() for part in said.split(",")}
+    text = attempt.guess or outcome.copied
+    guess, right, bare = (_NOISE.sub("", part).casefold() for part in (text, answer, _AROUND.sub("", answer)))
+    parts = {_NOISE.sub("", part).casefold() for part in text.split(",")}
     known = {right, bare} - {""}
-    found = attempt.copied and bool(right) and right in guess
-    return bool(known) and (guess in known or parts <= known or found)
+    contained = attempt.copied and bool(right) and right in guess
+    return bool(known) and (guess in known or parts <= known or contained)
 
 
 def _short(attempt: Attempt) -> str:

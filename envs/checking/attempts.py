@@ -83,8 +83,8 @@ FORMS: Mapping[str, Form] = {
     "bare": lambda answer: answer,
     "words": lambda answer: f"The answer is {answer}",
 }
-_PROBED = 8
-_MOST_TEXT = 400  #: characters of a question that are passed to a tool
+_PROBED = 8  #: tasks whose right answers are played to find the forms that are paid
+_MAX_TEXT = 400  #: characters of a question that are passed to a tool
 
 
 def targets(env: Env, tasks: Sequence[Task], above: float) -> list[Target]:
@@ -112,6 +112,7 @@ def paid_forms(env: Env, tasks: Sequence[Task], above: float) -> tuple[Form, ...
 def _target(env: Env, task: Task, forms: tuple[Form, ...], golds: tuple[str, ...]) -> Target:
     env.reset(seed=0, options={"task": task})
     solution = tuple(env.solution())
+    # A solution of one turn shows the author's own answer form; otherwise a known form makes up the solution.
     if len(solution) == 1 and task.answer and task.answer in solution[0]:
         forms = (_form_of(solution[0], task.answer),)
     elif not solution and forms and task.answer:
@@ -125,7 +126,7 @@ def _target(env: Env, task: Task, forms: tuple[Form, ...], golds: tuple[str, ...
         solution=solution,
         acts=any(env.parser.parse(turn).calls for turn in solution),
         golds=golds,
-        calls=tuple(calls_of(env, env.offered_tools, task.prompt[:_MOST_TEXT])),
+        calls=tuple(calls_of(env, env.offered_tools, task.prompt[:_MAX_TEXT])),
     )
 
 

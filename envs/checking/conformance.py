@@ -63,7 +63,7 @@ def check_environment(make: Callable[[], Env], turns: Sequence[str] | None = Non
     """
     env = make()
     if not isinstance(env, Env):
-        raise TypeError(f"expected a turntree.envs.Env, got {type(env).__name__}; Gymnasium's check_env is for others")
+        raise TypeError(f"expected a turntree.envs.Env, got {type(env).__name__}; use Gymnasium's check_env for it")
     script = tuple(turns) if turns else script_for(env)
     return [_finding(sentence, check, make, script) for sentence, check in CHECKS.items()]
 
@@ -173,7 +173,11 @@ def _copies(make: Callable[[], Env], script: Sequence[str]) -> None:
         copied += take(copy, script, first=number, last=number + 1)
         own += take(env, script, first=number, last=number + 1)
         copy.close_episode()
-    _same(expected, own, "after a copy took each step first; forkable = True says that a step has no effect outside")
+    _same(
+        expected,
+        own,
+        "after a copy took each step first; with forkable = True, a step must have no effect outside the environment",
+    )
     _same(expected[1:], copied, "taken by copies")
 
 
@@ -265,7 +269,7 @@ def _vector(make: Callable[[], Env], script: Sequence[str]) -> None:
             for at in range(2):
                 got = (observations[at], float(rewards[at]), bool(terminated[at]), bool(truncated[at]))
                 if got != (step.observation, step.reward, step.terminated, step.truncated):
-                    raise ConformanceError(f"step {number}: in a vector the environment says {got[0]!r:.80}")
+                    raise ConformanceError(f"step {number}: in a vector environment the observation is {got[0]!r:.80}")
     finally:
         env.close()
 

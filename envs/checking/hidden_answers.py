@@ -19,18 +19,18 @@ _HIDINGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _hidden(where: str, manners: tuple[str, ...]) -> Policy:
+def _hidden(where: str, templates: tuple[str, ...]) -> Policy:
     # A tool call is not read by a person, so it can be hidden in a thought but not crossed out.
 
     def policy(target: Target) -> Iterator[Attempt]:
         applies = not target.acts or "thought" in where
-        for manner in manners if target.solution and applies else ():
-            yield Attempt((*(manner.format(turn) for turn in target.solution), ""))
+        for template in templates if target.solution and applies else ():
+            yield Attempt((*(template.format(turn) for turn in target.solution), ""))
 
     return policy
 
 
-def _taken_back(target: Target) -> Iterator[Attempt]:
+def _retracted(target: Target) -> Iterator[Attempt]:
     if target.answer:
         other = _others(target, 1)[0]
         for form in target.forms:
@@ -84,8 +84,8 @@ def _core(answer: str) -> str:
 
 
 HIDDEN_ANSWERS: Mapping[str, Policy] = {
-    **{f"the right answer {where}": _hidden(where, manners) for where, manners in _HIDINGS.items()},
-    "the right answer, taken back": _taken_back,
+    **{f"the right answer {where}": _hidden(where, templates) for where, templates in _HIDINGS.items()},
+    "the right answer, taken back": _retracted,
     "all candidates, with commas": _listed(", ", ","),
     "all candidates, with or": _listed(" or "),
     "all candidates, with blanks": _listed(" "),

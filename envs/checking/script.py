@@ -77,13 +77,13 @@ def play(env: Env, turns: Sequence[str], *, seed: int | None) -> list[Step]:
 
 def difference(expected: Sequence[Step], got: Sequence[Step]) -> str:
     """Return the first difference of two transcripts in one line; empty if they are equal."""
-    for number, (one, other) in enumerate(zip(expected, got, strict=False)):
+    for number, (before, after) in enumerate(zip(expected, got, strict=False)):
         for name in ("observation", "reward", "terminated", "truncated", "info"):
-            left, right = getattr(one, name), getattr(other, name)
-            if left != right:
-                return f"step {number}: {name} is {_short(right)}, was {_short(left)}"
+            old, new = getattr(before, name), getattr(after, name)
+            if old != new:
+                return f"step {number}: {name} is {_short(new)}, was {_short(old)}"
     if len(expected) != len(got):
-        return f"{len(got)} steps, were {len(expected)}"
+        return f"{len(got)} steps, expected {len(expected)}"
     return ""
 
 

@@ -26,7 +26,7 @@ class Wish(NamedTuple):
 class _Case(NamedTuple):
     customer: Record
     booking: Record
-    chance: random.Random
+    rng: random.Random
 
     @property
     def about(self) -> str:
@@ -56,9 +56,9 @@ class _Case(NamedTuple):
 
 
 def airline_task(split: str, index: int) -> Task:
-    chance = random.Random(f"turntree/airline/{split}/{index}")
-    kind = chance.choice(sorted(_WISHES))
-    wish = _first(_WISHES[kind], chance)
+    rng = random.Random(f"turntree/airline/{split}/{index}")
+    kind = rng.choice(sorted(_WISHES))
+    wish = _first(_WISHES[kind], rng)
     customer, request = wish
     prompt = f"Your email is {customer['email']}. {request.text}"
     return Task(
@@ -70,20 +70,20 @@ def airline_task(split: str, index: int) -> Task:
     )
 
 
-def _first(make: Callable[[_Case], Wish | None], chance: random.Random) -> tuple[Record, Wish]:
-    for case in _cases(chance):
+def _first(make: Callable[[_Case], Wish | None], rng: random.Random) -> tuple[Record, Wish]:
+    for case in _cases(rng):
         wish = make(case)
         if wish is not None:
             return case.customer, wish
     raise AssertionError("every wish fits some booking of the airline")
 
 
-def _cases(chance: random.Random) -> Iterator[_Case]:
+def _cases(rng: random.Random) -> Iterator[_Case]:
     records = airline().records
     bookings = list(records["bookings"].values())
-    chance.shuffle(bookings)
+    rng.shuffle(bookings)
     for booking in bookings:
-        yield _Case(records["customers"][booking["customer_id"]], booking, chance)
+        yield _Case(records["customers"][booking["customer_id"]], booking, rng)
 
 
 def _cancel(case: _Case) -> Wish | None:
@@ -97,7 +97,7 @@ def _cancel(case: _Case) -> Wish | None:
 def _cancel_or_bags(case: _Case) -> Wish | None:
     if case.may_cancel:
         return None
-    bags = case.free_bags + case.chance.randint(1, 2)
+    bags = case.free_bags + case.rng.randint(1, 2)
     text = (
         f"You want to cancel {case.about}. If that cannot be done, you will fly after all, and want {bags} bags added "
         f"to it, paid by {case.card}, and to know what they cost."
@@ -110,7 +110,7 @@ def _cancel_or_bags(case: _Case) -> Wish | None:
 def _bags(case: _Case) -> Wish | None:
     if case.grounded:
         return None
-    bags = case.free_bags + case.chance.randint(1, 3)
+    bags = case.free_bags + case.rng.randint(1, 3)
     cost = BAG_PRICE * (bags - case.free_bags)
     text = f"You want {bags} bags added to {case.about}, and to know what they cost. Pay with {case.card}."
     call = _call("add_bags", case, bags=bags, paid_bags=bags - case.free_bags, payment_method_id=case.card)
@@ -120,7 +120,7 @@ def _bags(case: _Case) -> Wish | None:
 def _change(case: _Case) -> Wish | None:
     if case.booking["fare"] != "flex" and not case.grounded:
         return None
-    day = (date.fromisoformat(case.booking["flight"]["date"]) + timedelta(days=case.chance.randint(1, 3))).isoformat()
+    day = (date.fromisoformat(case.booking["flight"]["date"]) + timedelta(days=case.rng.randint(1, 3))).isoformat()
     number = _cheapest(case.booking, day, case.passengers)
     if number is None:
         return None
@@ -146,12 +146,12 @@ def _upgrade(case: _Case) -> Wish | None:
 
 
 def _name(case: _Case) -> Wish | None:
-    place = case.chance.randint(1, case.passengers)
-    wrong = case.booking["passengers"][place - 1]
+    position = case.rng.randint(1, case.passengers)
+    wrong = case.booking["passengers"][position - 1]
     first, last = wrong.split()
-    right = f"{first}{case.chance.choice('aeiou')} {last}"
-    text = f"On {case.about} the name {wrong} of passenger {place} is misspelt: it should be {right}."
-    return Wish(text, [_call("correct_name", case, passenger=place, name=right)], [])
+    right = f"{first}{case.rng.choice('aeiou')} {last}"
+    text = f"On {case.about} the name {wrong} of passenger {position} is misspelt: it should be {right}."
+    return Wish(text, [_call("correct_name", case, passenger=position, name=right)], [])
 
 
 def _voucher(case: _Case) -> Wish | None:
@@ -164,8 +164,8 @@ def _voucher(case: _Case) -> Wish | None:
 
 
 def _book(case: _Case) -> Wish | None:
-    booking, chance = case.booking, case.chance
-    day = (TODAY + timedelta(days=chance.randint(1, 8))).isoformat()
+    booking, rng = case.booking, case.rng
+    day = (TODAY + timedelta(days=rng.randint(1, 8))).isoformat()
     number = _cheapest(booking, day, 1)
     if number is None:
         return None

@@ -1,4 +1,4 @@
-"""A fictional airline: flights, customers and bookings, generated from one seed. Amounts are whole dollars."""
+"""A fictional airline: its policy, and flights, customers and bookings from one seed. Amounts are whole dollars."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def airline() -> MadeTables:
 def _flights(chance: random.Random) -> dict[str, Record]:
     flights = {}
     pairs = [(origin, destination) for origin in CITIES for destination in CITIES if origin != destination]
-    for place, (origin, destination) in enumerate(pairs):
+    for index, (origin, destination) in enumerate(pairs):
         for departs in (chance.randint(6, 10), chance.randint(15, 20)):
-            number = f"TT{101 + 2 * place + (departs > 12)}"
+            number = f"TT{101 + 2 * index + (departs > 12)}"
             flights[number] = {
                 "number": number,
                 "origin": origin,

@@ -62,7 +62,9 @@ class Service(Env):
         self.policy = policy
         self.simulated_user = simulated_user or ScriptedUser()
         self.step_inline = type(self).step_inline and simulated_user is None
-        self.forkable = type(self).forkable and simulated_user is None  # another one may remember what it was told
+        self.forkable = (
+            type(self).forkable and simulated_user is None
+        )  # another simulated user may keep state of its own
 
     def default_system_prompt(self) -> str:
         return (

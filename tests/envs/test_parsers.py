@@ -1,5 +1,3 @@
-"""What every format promises, what two of them refuse, and how each looks in the chat templates of its models."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -24,8 +22,7 @@ def book(title: str, pages: int, price: float | None = None, tags: list[str] | N
 
 
 TOOLS: tuple[Tool, ...] = (calculator, book)
-NOT_COMPACT = FORMATS[:-1]
-"""All but the format that has calls with one text alone."""
+NOT_COMPACT = FORMATS[:-1]  #: the compact format allows only calls with one text
 marks = st.sampled_from(["</tool_call>", "</calculator>", "<|call|>", "</think>", "<think>", "</parameter>", "a", " "])
 words = st.text(st.characters(blacklist_categories=["Cs"]), max_size=12) | st.lists(marks, max_size=4).map("".join)
 book_arguments = st.fixed_dictionaries(
@@ -152,7 +149,6 @@ def put(n: int = 0, flag: bool = False, tags: list[str] | None = None) -> str:
 
 
 def meant(turn: ParsedTurn) -> Any:
-    """What a turn was read as, in the form of the tables."""
     return "error" if turn.error else [[call.name, dict(call.arguments)] for call in turn.calls] or "text"
 
 
@@ -193,8 +189,8 @@ def test_texts_that_are_made_to_be_slow_are_read_in_bounded_steps(name: str, mon
         assert tried.call_count < 20_000
 
 
+#: the part of a chat template that writes calls, as published with the models
 TEMPLATES = {path.stem: path.read_text().removesuffix("\n") for path in Path(__file__).parent.glob("templates/*.jinja")}
-"""The part of a chat template that writes calls, as published with the models."""
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))

@@ -1,5 +1,3 @@
-"""Every format, written to an environment that expects another: read, or told to the model, and never an answer."""
-
 import re
 from typing import Any
 
@@ -18,8 +16,6 @@ SPECIAL = re.compile("<\\|\\w+\\|>|<\uff5c[^<>]+\uff5c>|\\[(?:TOOL_CALLS|ARGS)\\
 
 
 class Shop(Errand):
-    """An environment whose tools keep what they were given."""
-
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.given: list[Any] = []
@@ -96,7 +92,7 @@ def test_a_call_among_words_or_cut_off_is_no_answer_either(configured: str, name
     ],
 )
 def test_an_answer_stays_one_also_if_it_quotes_code(configured: str, text: str) -> None:
-    """The control."""
+    # The control.
     _, info, terminated = stepped(configured, text)
     assert terminated
     assert (info["parse_error"], info["tool_calls"]) == ("", [])
@@ -196,7 +192,7 @@ def test_a_format_that_there_is_not_is_refused_with_those_that_there_are() -> No
 
 
 def test_the_reason_is_in_info_whatever_it_is() -> None:
-    """The control: a wrong argument, or a tool that there is not, is no error of the parser."""
+    # The control: wrong arguments and unknown tools are no parse errors.
     for text in ("<tool_call>", '<tool_call>{"name": 3}</tool_call>', "[calculate(expression='3*4')]"):
         assert stepped("hermes", text)[1]["parse_error"]
     for call in (ToolCall(name="calculate"), ToolCall(name="other")):

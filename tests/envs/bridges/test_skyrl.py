@@ -1,5 +1,3 @@
-"""SkyRL-Gym itself: environments of ours in its registry."""
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -25,7 +25,6 @@ def say(text: str, seconds: float = 0.0) -> Callable[[], str]:
 
 @pytest.fixture
 def stuck() -> Iterator[Callable[[], str]]:
-    """Work that ends with the test, or not much before it."""
     gate = threading.Event()
     yield lambda: str(gate.wait(patience(30)))
     gate.set()
