@@ -13,7 +13,7 @@ from operator import or_
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import nearest_hint
 
 Settings = TypeVar("Settings")
 _MOST_WHOLE = 1 << 63

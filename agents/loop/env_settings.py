@@ -18,7 +18,7 @@ from turntree.agents.episodes.hints import misfit_by_name, read_settings
 from turntree.agents.loop.engine_user import EngineSimulatedUser
 from turntree.agents.loop.participants import ParticipantSettings, opened_participant
 from turntree.envs import Limits
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import nearest_hint
 from turntree.envs.registry import find_creator
 
 

@@ -25,8 +25,7 @@ from turntree.agents.loop.rollout import PlaysItself, rollout
 from turntree.agents.loop.tool_format import follow_template
 from turntree.agents.sft.dialogues import closing_of, dialogue_views, dialogues_in
 from turntree.envs import Env
-from turntree.envs.checking.answer_forms import paid_forms
-from turntree.envs.checking.attempts import Form
+from turntree.envs.checking.attempts import Form, paid_forms
 
 TASKS = 100
 """Tasks whose solutions are played, unless a number is given."""

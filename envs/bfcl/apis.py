@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
-from turntree.envs.context import Context
 from turntree.envs.data.rows import file_rows
 from turntree.envs.errors import MissingExtra, pip_install
+from turntree.envs.task import Context
 from turntree.envs.tools.tool import Tool
 
 PACKAGE = "bfcl-eval==2026.3.23"

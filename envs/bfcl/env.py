@@ -18,9 +18,8 @@ from turntree.envs.bfcl.tasks import read_tasks
 from turntree.envs.bfcl.world import World, beginning_of
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role, ToolCall
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.parsers import ToolParser, get_parser
-from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import Tool
 from turntree.envs.tools.toolset import all_tools

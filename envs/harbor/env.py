@@ -13,8 +13,7 @@ from turntree.envs.errors import SnapshotError, UngradedAnswer
 from turntree.envs.harbor.container import Container, built_image
 from turntree.envs.harbor.tasks import HarborTask, read_tasks
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 from turntree.envs.tools.toolset import Toolset

@@ -9,8 +9,7 @@ from typing import Any
 from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 

@@ -15,8 +15,7 @@ from turntree.envs.limits import Limits
 from turntree.envs.lookup.corpus import Corpus
 from turntree.envs.lookup.documents import read_corpus
 from turntree.envs.lookup.island import island, question
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import tool
 from turntree.rewards import extract

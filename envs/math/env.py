@@ -10,8 +10,7 @@ from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.sets import find_set
 from turntree.envs.math.tasks import between_levels, read_tasks
-from turntree.envs.message import Message, Role, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role, ToolCall
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer

@@ -14,8 +14,7 @@ from turntree.envs.errors import DataError
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.scoring import score_final_answer
 from turntree.envs.math.sets import find_set
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.rewards import final_answer, parse_number
 

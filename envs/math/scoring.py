@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turntree.envs.reply import Reply
+from turntree.envs.message import Reply
 from turntree.envs.verdict import visible
 from turntree.rewards import final_answer, same_number
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from turntree.envs.data.folders import default_folder
 from turntree.envs.data.rows import FileRows, HubRows, find_rows
-from turntree.envs.errors import DataError
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import DataError, nearest_hint
 
 QUESTION_COLUMNS = ("question", "problem", "prompt", "Question")
 ANSWER_COLUMNS = ("answer", "final_answer", "Answer")

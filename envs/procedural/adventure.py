@@ -8,9 +8,8 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.procedural.world import DIRECTIONS, KEY, ROOM_NAMES, TREASURE, World, make_world, walkthrough
-from turntree.envs.reply import Reply
 from turntree.envs.task import Task
 
 _HELP = "You can: look, inventory, go DIRECTION, take ITEM, drop ITEM, unlock DIRECTION."

@@ -12,8 +12,7 @@ from typing import Any
 from turntree.envs.env import Env
 from turntree.envs.errors import ToolError
 from turntree.envs.math.expression import evaluate, numbers_and_operators
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 from turntree.envs.verdict import visible
 from turntree.rewards import final_answer

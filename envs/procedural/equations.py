@@ -8,8 +8,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 

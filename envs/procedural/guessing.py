@@ -9,8 +9,7 @@ from typing import Any
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, Role
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, Role
 from turntree.envs.task import Task
 from turntree.envs.verdict import visible
 

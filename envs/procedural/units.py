@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from turntree.envs.env import Env
 from turntree.envs.math.calculator import calculator
 from turntree.envs.math.expression import format_number
-from turntree.envs.message import Message, ToolCall
-from turntree.envs.reply import Reply
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.task import Task
 from turntree.envs.verdict import judge_answer
 

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from turntree.envs.env import Env
 from turntree.envs.limits import Limits
-from turntree.envs.message import Message, ToolCall
+from turntree.envs.message import Message, Reply, ToolCall
 from turntree.envs.repair.check import share_right
 from turntree.envs.repair.programs import find_program, programs
 from turntree.envs.repair.workspace import Workspace
-from turntree.envs.reply import Reply
 from turntree.envs.sandbox.settings import Isolation
 from turntree.envs.task import Task
 

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from turntree.envs.errors import ToolError
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import ToolError, nearest_hint
 from turntree.envs.repair.shell import REPORT_BYTES, check_files, run_command
 from turntree.envs.sandbox.python_sandbox import PythonSandbox
 from turntree.envs.sandbox.settings import Isolation, SandboxLimits

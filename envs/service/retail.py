@@ -1,8 +1,7 @@
-"""The desk of a shop: every tool of an agent, over one database.
+"""The agent's tools at the desk of tau-bench's shop.
 
-Names, arguments and effects are those of tau-bench's retail domain, so its
-schemas and its tasks fit. Rules of the shop's policy that the database does not
-enforce (asking the customer first, one order at a time) are left to the agent.
+Names, arguments and effects are those of tau-bench's retail domain, so its schemas and tasks can be used. The agent
+must follow rules that the database does not enforce itself (asking the customer first, one order at a time).
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ TABLES = ("users", "orders", "products")
 
 
 class RetailDesk(Desk):
-    """The tools of an agent of the shop."""
-
     @tool
     def find_user_id_by_email(self, email: str) -> str:
         """Find a customer by email.
@@ -227,7 +224,7 @@ class RetailDesk(Desk):
     def _agreed(
         self, order_id: str, status: str, item_ids: Sequence[str], new_item_ids: Sequence[str], method_id: str
     ) -> tuple[Record, list[tuple[Record, Record]], float]:
-        """An order to change, each held item with its new one, and the price difference; all is checked before."""
+        # Checks everything, then returns the order to change, pairs of held and new item, and the price difference.
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
         difference = _total(swaps)
@@ -237,7 +234,6 @@ class RetailDesk(Desk):
     def _swaps(
         self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]
     ) -> list[tuple[Record, Record]]:
-        """Each held item with the one that replaces it."""
         if len(item_ids) != len(new_item_ids):
             raise ToolError("the number of items and of new items should be the same")
         _check_held(order, item_ids)

@@ -18,8 +18,6 @@ INFO_KEYS = {
 
 
 class Shop(Env):
-    """Sells things; a turn without a call either buys (ends) or haggles (goes on)."""
-
     num_tasks = 5
 
     def __init__(self, **kwargs: Any) -> None:
@@ -111,8 +109,6 @@ class TestReset:
 
 
 class Forgetful(Shop):
-    """Leaves one message of more than five."""
-
     def __init__(self, left: Any = None) -> None:
         super().__init__(system_prompt="")
         self.left = left

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from turntree.agents.episodes.hints import read_settings
 from turntree.agents.errors import AgentError
-from turntree.envs.nearest import nearest_hint
+from turntree.envs.errors import nearest_hint
 
 T = TypeVar("T")
 

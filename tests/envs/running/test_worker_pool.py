@@ -10,7 +10,6 @@ from turntree.envs import WorkerPool
 
 @pytest.fixture
 def gate() -> Iterator[threading.Event]:
-    """Holds calls until it is set, by the test or after it."""
     gate = threading.Event()
     yield gate
     gate.set()

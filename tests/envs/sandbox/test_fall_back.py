@@ -1,5 +1,3 @@
-"""What happens where the kernel refuses namespaces."""
-
 import os
 import subprocess
 import sys

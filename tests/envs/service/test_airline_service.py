@@ -8,12 +8,11 @@ from tables import table
 
 from turntree.envs import Task, ToolError, make
 from turntree.envs.service.airline import AirlineDesk
-from turntree.envs.service.airline_policy import FREE_BAGS, VOUCHER
-from turntree.envs.service.airline_service import AirlineService
 from turntree.envs.service.airline_tasks import airline_task
-from turntree.envs.service.airline_world import airline
+from turntree.envs.service.airline_world import FREE_BAGS, VOUCHER, airline
 from turntree.envs.service.database import Database
 from turntree.envs.service.desk import worked
+from turntree.envs.service.env import AirlineService
 
 TASKS = [airline_task("train", index) for index in range(120)]
 

@@ -1,5 +1,3 @@
-"""tau-bench's own airline: what its tools do, and its tasks."""
-
 from pathlib import Path
 
 import pytest

@@ -135,8 +135,6 @@ def test_a_hidden_context_is_filled_in_and_cannot_be_passed_by_the_model() -> No
 
 
 class Remote(Tool):
-    """Described by its schema alone, as a server describes its tools."""
-
     def __init__(self) -> None:
         parameters = {"type": "object", "properties": {"word": {"type": "string"}}}
         self.schema = {"type": "function", "function": {"name": "echo", "description": "", "parameters": parameters}}
