@@ -181,7 +181,9 @@ def main() -> None:
     parser.set_defaults(json=Path("benchmarks/results/algorithms.json"))
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=1, help="train each run so often and keep the least seconds")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="train each run N times and keep each step's fewest seconds"
+    )
     parser.add_argument("--minutes", type=float, default=None, help="begin no run after so long")
     parser.add_argument("--only", nargs="*", default=None, help="algorithm/mode/seed of these runs, in this order")
     args = parser.parse_args()
