@@ -7,6 +7,7 @@
 | picture | shows |
 |---|---|
 | `passes` | tokens per forward pass while a policy trains |
+| `reward_seconds` | reward against wall-clock seconds |
 | `speedup_epoch` | speed-up by epoch, on CPUs and an H200 |
 | `speedup_requests` | speed-up by number of concurrent requests, on CPUs and an H200 |
 | `parts` | how environment, rollout loop, engine, draft store and verl fit together |
@@ -24,7 +25,7 @@ from pictures import parts, speed_up, training_curves
 from pictures.sheet import SCHEMES
 
 SPEED_UPS = ("training", "demo", "vllm_fresh", "sglang", "engine", "engine_vllm", "engine_vllm_xeon", "gpu_h200")
-RECORDS = ("algorithms", *SPEED_UPS)
+RECORDS = ("algorithms", "wall_clock", *SPEED_UPS)
 """Files of benchmarks/results that the pictures show."""
 
 
@@ -33,6 +34,7 @@ def drawn(records: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for scheme in SCHEMES:
         found[f"passes_{scheme}.svg"] = training_curves.passes(records["algorithms"], scheme)
+        found[f"reward_seconds_{scheme}.svg"] = training_curves.reward_seconds(records["wall_clock"], scheme)
         found[f"speedup_epoch_{scheme}.svg"] = speed_up.by_epoch(records, scheme)
         found[f"speedup_requests_{scheme}.svg"] = speed_up.by_requests(records, scheme)
         found[f"parts_{scheme}.svg"] = parts.draw(scheme)
