@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmark_modules import benchmark_module
 from chat_tokenizers import chatml_tokenizer
 from interpreter import python
 from omegaconf import OmegaConf
@@ -118,12 +117,13 @@ def test_the_command_is_where_the_pages_put_it_on_the_path() -> None:
     assert Path(sys.executable).with_name("turntree").exists()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_of_the_readme_shows_the_recorded_trainings(scheme: str) -> None:
-    runs = json.loads((ROOT / "benchmarks/results/algorithms.json").read_text(encoding="utf-8"))["runs"]
-    drawn, shown = re.compile("<title>(.*?)</title>"), (ROOT / f"docs/passes_{scheme}.svg").read_text(encoding="utf-8")
-    assert drawn.findall(shown) == drawn.findall(benchmark_module("picture").picture(runs, scheme))
-    assert f"docs/passes_{scheme}.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+def test_a_picture_is_shown_in_its_light_and_its_dark_version() -> None:
+    shown = {}
+    for page in (README, *PAGES):
+        found = re.findall(r"(\w+)_(light|dark)\.(?:svg|png)", page.read_text(encoding="utf-8"))
+        shown[page] = {scheme: {name for name, of in found if of == scheme} for scheme in ("light", "dark")}
+        assert shown[page]["light"] == shown[page]["dark"], page
+    assert "passes" in shown[README]["light"]
 
 
 def lines_of_pages() -> dict[str, Path]:
