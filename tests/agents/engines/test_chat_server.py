@@ -77,7 +77,7 @@ async def test_a_server_without_the_model_is_refused(body: Any, status: int, nam
         await ChatServer(there.url, model=name or None).__aenter__()
 
 
-async def test_no_server_is_said_in_one_line() -> None:
+async def test_a_missing_server_is_reported_in_one_line() -> None:
     with ChatStandIn(lambda body: said("4")) as there:
         url = there.url
     with pytest.raises(ServerRefused, match="is a server running there"):
@@ -104,7 +104,7 @@ async def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
     assert len(there.asked) == 6
 
 
-async def test_a_wait_that_would_end_too_late_is_not_begun() -> None:
+async def test_a_wait_that_would_end_too_late_is_not_started() -> None:
     busy = Answer({"error": "busy"}, 503, {"Retry-After": "30"})
     assert len((await refused(busy, "503", seconds=20.0, tries=2)).asked) == 1
 
@@ -152,7 +152,7 @@ async def test_values_too_deep_to_be_read_are_no_crash() -> None:
     assert [*call.arguments] == [UNREADABLE]
 
 
-async def test_what_a_server_does_not_know_is_said_otherwise_from_then_on() -> None:
+async def test_a_parameter_that_a_server_refuses_is_renamed_or_left_out_from_then_on() -> None:
     def strict(body: Any) -> Answer:
         if "max_tokens" in body:
             return Answer({"error": {"message": "Unsupported: 'max_tokens'. Use 'max_completion_tokens'."}}, 400)

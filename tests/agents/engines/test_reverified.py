@@ -124,7 +124,7 @@ async def test_an_aborted_reverification_is_an_aborted_turn() -> None:
     assert (turn.token_ids, turn.finish_reason) == ((), FinishReason.ABORT)
 
 
-def test_a_turn_that_a_pass_ends_is_told_from_one_that_goes_on() -> None:
+def test_a_turn_that_a_pass_ends_differs_from_one_that_continues() -> None:
     assert ended_turn((1, 2, 3), (1, 2, 3, 4), (), 4) == [1, 2, 3, 4]
     assert ended_turn((1, 2, 3), (1, 2, 3, 4), (), 5) == []
     assert ended_turn((1, 2, 3), (1, 9, 7), (9,), 5) == [1, 9]

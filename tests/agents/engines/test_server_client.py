@@ -6,7 +6,7 @@ import pytest
 from turntree.agents.engines.server_client import free_port
 
 
-def test_a_port_that_somebody_listens_at_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

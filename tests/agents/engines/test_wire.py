@@ -44,7 +44,7 @@ def test_what_is_no_state_is_refused_with_what_was_expected(values):
 
 
 @pytest.mark.parametrize("over_http", [False, True])
-def test_what_is_sent_beside_a_request_is_read_at_the_other_end(over_http: bool) -> None:
+def test_entries_of_a_request_are_read_at_the_other_end(over_http: bool) -> None:
     # Over HTTP vLLM 0.24 takes strings and numbers only.
     entries = request_entries(state=STATE, seed=2**63 + 1, draft=(4, 5))
     if over_http:

@@ -163,7 +163,7 @@ def test_prompts_cost_what_they_take_and_steps_that_are_mostly_prompts_tell_noth
     assert not known.is_informative(16, 2000)
 
 
-def test_steps_without_drafts_are_measured_anew_a_day_later_and_figures_tell_where_the_time_went():
+def test_steps_without_drafts_are_measured_again_a_day_later_and_figures_show_where_the_time_went():
     switch, paying = DraftSwitch(), load(1.15, lambda done: 4.5, "64", "steady", 20_000)
     played = play(switch, **paying)
     assert switch.wants(64, now=played.seconds + 1)

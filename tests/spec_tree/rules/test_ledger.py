@@ -93,7 +93,7 @@ def test_the_turns_that_wait_are_those_of_the_latest_closed_step_among_which_one
     assert ledger.waiting("s") == []
 
 
-def test_turns_of_the_oldest_step_go_when_the_room_is_full_the_lowest_rank_first() -> None:
+def test_turns_of_the_oldest_step_are_dropped_from_a_full_ledger_the_lowest_rank_first() -> None:
     ledger = Ledger(max_tokens=16)
     ledger.add("b", turn(2), rank=2)
     first = ledger.add("a", turn(1), rank=1)
@@ -148,7 +148,7 @@ def test_whether_a_turn_is_kept_does_not_depend_on_its_length() -> None:
         assert abs(unfair[1] - unfair[3]) > 0.1, f"the control {fault} must prefer some length"
 
 
-def test_a_draw_that_is_made_again_is_stored_once_even_where_it_was_dropped() -> None:
+def test_a_repeated_draw_is_stored_once_even_if_it_was_dropped() -> None:
     ledger = Ledger(max_tokens=8)
     first = ledger.add("s", turn(1), rank=3)
     assert ledger.add("s", turn(2), rank=3) == first
@@ -191,7 +191,7 @@ def test_threads_never_get_the_same_turn() -> None:
         ({"top_ids": np.zeros((1, 2), np.int32)}, r"expected top tokens of shape \(2, k\)"),
     ],
 )
-def test_a_malformed_turn_or_a_ledger_without_room_is_refused(fields: dict[str, object], message: str) -> None:
+def test_a_malformed_turn_or_a_ledger_of_no_tokens_is_refused(fields: dict[str, object], message: str) -> None:
     good = {name: getattr(turn(1, 2), name) for name in StoredTurn.__slots__}
     with pytest.raises(ValueError, match=message):
         StoredTurn(**{**good, **fields})
@@ -244,7 +244,7 @@ def act(ledger: Ledger, action: tuple) -> tuple | None:
 
 
 @given(ACTIONS, ACTIONS)
-def test_a_restored_ledger_goes_on_as_the_saved_one(before, after):
+def test_a_restored_ledger_continues_as_the_saved_one(before, after):
     ledger = Ledger(max_tokens=25)
     for action in before:
         act(ledger, action)
@@ -255,7 +255,7 @@ def test_a_restored_ledger_goes_on_as_the_saved_one(before, after):
     assert again.stats() == ledger.stats()
 
 
-def test_less_room_keeps_the_newest():
+def test_a_smaller_ledger_keeps_the_newest():
     ledger = Ledger(max_tokens=100)
     for step in range(3):
         ledger.add(KEYS[0], turn(step, 2, 3, 4, token_limit=6), rank=step)
@@ -268,6 +268,6 @@ def test_less_room_keeps_the_newest():
 @pytest.mark.parametrize(
     "text", [b"[" * 5000, b"[[1],[2],[3]]", b"[[1," + b"1," * 90 + b"1]]", b"[[" + b"1" * 5000 + b"]]"]
 )
-def test_keys_are_counted_before_anything_is_made_of_them(text: bytes) -> None:
+def test_keys_are_counted_before_they_are_parsed(text: bytes) -> None:
     with pytest.raises(ValueError, match="expected 1 keys"):
         array_keys(np.frombuffer(text, np.uint8), 1)

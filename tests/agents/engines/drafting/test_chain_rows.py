@@ -209,7 +209,7 @@ def test_random_turns_are_read_and_drafted_as_one_by_one(whole: bool, most: int)
     assert np.array_equal(play.mine.weights["odds"], play.plain.weights["odds"])
 
 
-def test_a_reference_that_takes_what_is_sampled_behind_an_end_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reference_that_takes_tokens_sampled_after_an_end_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlainTurn, "own", lambda self, tokens: (OWN(self, tokens), tokens)[1])
     play = Play(1, whole=False, config=ForestConfig(end_tokens={END}))
     with pytest.raises(AssertionError):
@@ -230,7 +230,7 @@ def stepped(
     return [draft[:count].tolist() for draft, count in zip(drafts, counts, strict=True)]
 
 
-def test_what_is_sampled_behind_a_turns_end_belongs_to_no_turn() -> None:
+def test_tokens_sampled_after_a_turns_end_belong_to_no_turn() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
     slots = begun(rows)
@@ -253,7 +253,7 @@ def test_a_store_that_was_cleared_knows_no_turns_any_more() -> None:
         stepped(rows, slots, TURN[2:3])
 
 
-def test_more_turns_longer_ones_and_more_drafts_than_there_was_room_for() -> None:
+def test_tables_grow_for_more_turns_longer_turns_and_more_drafts() -> None:
     forest = SpecForest()
     rows = ChainRows(forest, LONGEST)
     turn_draft = list(range(100, 400))

@@ -105,7 +105,7 @@ def sglang(clock: Clock) -> tuple[float, float]:
     return trees.counts.idle_seconds, trees.counts.seconds
 
 
-def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(clock, monkeypatch):
+def test_drafts_made_during_vllms_own_work_keep_no_device_waiting(clock, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Soon)
     idle, seconds = vllm(clock)
     assert seconds >= STEPS * (DRAFT + PASS)
@@ -113,7 +113,7 @@ def test_drafts_that_are_made_beside_vllms_own_work_keep_no_device_waiting(clock
 
 
 @pytest.mark.parametrize("engine", [local, vllm, sglang])
-def test_the_device_waits_while_drafts_are_made_and_not_while_nobody_asks(clock, engine, monkeypatch):
+def test_the_device_waits_while_drafts_are_made_and_not_while_the_engine_is_idle(clock, engine, monkeypatch):
     monkeypatch.setattr(drafter, "ThreadPoolExecutor", Late)
     idle, seconds = engine(clock)
     assert seconds >= STEPS * (DRAFT + PASS)

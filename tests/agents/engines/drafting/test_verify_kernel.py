@@ -85,7 +85,7 @@ def test_compiled_for_a_gpu_they_divide_as_exactly_as_vllm_and_read_16_bytes_at_
     assert "ld.global.v4.b32" in ptx
 
 
-def test_what_changes_from_step_to_step_compiles_nothing_anew() -> None:
+def test_arguments_that_change_between_steps_recompile_nothing() -> None:
     # Unless told otherwise, Triton compiles once per pattern of arguments that are 1 or divisible by 16 and of aligned
     # tensors. Only what is the same in every step of a model may be specialised.
     looked_at = {

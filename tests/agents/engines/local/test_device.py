@@ -85,7 +85,7 @@ def weights_on_device(core: EngineCore) -> bool:
     return kind is OnDevice
 
 
-def test_an_engine_that_sleeps_holds_nothing_on_the_device_and_goes_on_where_it_was(prompts: list[list[int]]) -> None:
+def test_an_engine_that_sleeps_holds_nothing_on_the_device_and_resumes_where_it_was(prompts: list[list[int]]) -> None:
     wanted = play(tiny_llama(), prompts)
     with pretended_device():
         core = EngineCore(

@@ -90,7 +90,7 @@ def test_drafts_bounded_in_logits_are_still_verified_whole(prompts, monkeypatch)
     assert max(t.draft.verify_steps for t in replayed) == -(-40 // 6)
 
 
-def test_a_draft_respects_the_room_of_the_turn_and_of_the_context(model, prompts):
+def test_a_draft_respects_the_limits_of_the_turn_and_of_the_context(model, prompts):
     how = Sampling(max_tokens=99)
     plain = run_core(model, prompts[:4], how, max_context=40)
     cut = run_core(model, prompts[:4], how, max_context=40, turn_drafts=lambda i: [*plain[i].token_ids, 1, 2, 3])
@@ -99,7 +99,7 @@ def test_a_draft_respects_the_room_of_the_turn_and_of_the_context(model, prompts
     assert [t.token_ids for t in short] == [t.token_ids[:3] for t in plain]
 
 
-async def test_the_engine_ignores_what_a_draft_has_behind_its_stop_token(engine, prompts):
+async def test_the_engine_ignores_draft_tokens_after_a_stop_token(engine, prompts):
     free = await engine.generate(TurnRequest(prompts[0], Sampling(max_tokens=20, seed=3)))
     stop = free.token_ids[6]
     how = Sampling(max_tokens=20, seed=3, stop_token_ids=(stop,))

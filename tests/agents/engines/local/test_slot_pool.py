@@ -80,7 +80,7 @@ def test_a_prompt_that_siblings_share_is_computed_once_and_copied_to_all_at_once
         assert cache.keys(request.slot, request.cached) == cache.keys(0, request.cached)
 
 
-def test_a_dialogue_goes_on_in_its_own_slot_though_a_sibling_at_the_same_state_runs(cache, pool):
+def test_a_dialogue_continues_in_its_own_slot_although_a_sibling_at_the_same_state_runs(cache, pool):
     requests = placed(pool, PROMPT, PROMPT)
     run(pool)
     run(pool)
