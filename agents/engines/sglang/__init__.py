@@ -1,1 +1,0 @@
-"""SGLang as an engine of turntree, and turntree's draft worker inside it."""

@@ -1,5 +1,3 @@
-"""Settings of an SGLang engine in this process, and their conversion to SGLang's own arguments."""
-
 from __future__ import annotations
 
 import json
@@ -10,6 +8,7 @@ from turntree.agents.engines.served.config import ServedConfig
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.settings import ALGORITHM, SglangSettings
 
+#: SGLang's arguments that engine_args may not set
 _OURS = ("model_path", "context_length", "max_running_requests", "skip_tokenizer_init")
 _ALGORITHM = "speculative_algorithm"
 _NGRAM = "NGRAM"
@@ -17,28 +16,29 @@ _NGRAM = "NGRAM"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SglangEngineConfig(ServedConfig):
-    """Size and behaviour of one engine."""
+    """Settings of an SGLang engine in this process."""
 
     draft_tokens: int = 0
-    """Most tokens of one request in one pass, the last sampled one included; 0 decodes plainly."""
+    """Most tokens of one request in one pass, including the last sampled one; 0 decodes plainly."""
     speculation: SglangSettings = field(default_factory=SglangSettings)
     """Settings of turntree's draft worker."""
 
     def __post_init__(self) -> None:
-        self._check({"draft_tokens": 0}, _OURS, "the fields max_context and max_batch say the same")
+        self._check({"draft_tokens": 0}, _OURS, "use the fields max_context and max_batch")
         if self.draft_tokens and _ALGORITHM in self.engine_args:
             raise ValueError(
-                f"SglangEngineConfig.engine_args asks for {self.engine_args[_ALGORITHM]}, and draft_tokens="
-                f"{self.draft_tokens} for turntree's drafts; set draft_tokens=0 to use the other alone"
+                f"SglangEngineConfig.engine_args selects {self.engine_args[_ALGORITHM]}, but draft_tokens="
+                f"{self.draft_tokens} selects turntree's drafts; set draft_tokens=0 to use "
+                f"{self.engine_args[_ALGORITHM]}"
             )
 
     @property
     def speculates(self) -> bool:
-        """Whether drafts are verified, from turntree or SGLang."""
+        """Whether turntree or SGLang verifies drafts."""
         return bool(self.draft_tokens or self.engine_args.get(_ALGORITHM))
 
     def to_engine_args(self, model: str) -> dict[str, Any]:
-        """Arguments of ``sglang.Engine``; ``model`` is a directory or a Hugging Face id."""
+        """Return the arguments of ``sglang.Engine``."""
         arguments: dict[str, Any] = {
             "model_path": model,
             "dtype": self.dtype,
@@ -56,5 +56,5 @@ class SglangEngineConfig(ServedConfig):
         return arguments
 
     def to_variable(self) -> str:
-        """Text of the environment variable that the worker reads."""
+        """Return the value of the environment variable that the draft worker reads."""
         return json.dumps(self.speculation.to_mapping())

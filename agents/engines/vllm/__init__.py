@@ -1,1 +1,0 @@
-"""vLLM as an engine of turntree, and turntree's drafter inside it."""

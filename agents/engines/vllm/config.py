@@ -1,5 +1,3 @@
-"""Settings of a vLLM engine in this process, and their conversion to vLLM's own arguments."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,32 +8,29 @@ from typing import Any
 from turntree.agents.engines.served.config import ServedConfig
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 
+#: vLLM's arguments that engine_args may not set
 _OURS = ("model", "logprobs_mode", "max_logprobs", "worker_extension_cls", "speculative_config")
 WORKER_EXTENSION = "turntree.agents.engines.vllm.worker.WorkerExtension"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmEngineConfig(ServedConfig):
-    """Size and behaviour of one engine."""
+    """Settings of a vLLM engine in this process."""
 
     speculative_config: Mapping[str, Any] | None = None
-    """vLLM's ``speculative_config``; ``None`` decodes plainly. See ``drafter`` for turntree's."""
+    """vLLM's ``speculative_config``; ``None`` decodes plainly."""
     enforce_eager: bool | None = None
-    """Whether to skip compiling the model; ``None`` compiles on an accelerator."""
+    """Do not compile the model; ``None`` compiles on an accelerator."""
     kv_cache_bytes: int | None = None
-    """Memory for keys and values; ``None`` leaves it to vLLM."""
+    """Memory for keys and values, in bytes; ``None`` leaves the size to vLLM."""
     start_seconds: float = 600.0
-    """Time limit of the engine's start."""
+    """Time limit for starting the engine, in seconds."""
 
     def __post_init__(self) -> None:
         self._check({}, _OURS, "speculation is the field speculative_config")
 
     def to_engine_args(self, model: str, *, on_cpu: bool) -> dict[str, Any]:
-        """Arguments of ``AsyncEngineArgs``.
-
-        Args:
-            model: Directory or Hugging Face id.
-        """
+        """Return the arguments of ``AsyncEngineArgs``."""
         arguments: dict[str, Any] = {
             "model": model,
             "dtype": self.dtype,
@@ -46,6 +41,7 @@ class VllmEngineConfig(ServedConfig):
             "enable_prefix_caching": True,
             "disable_log_stats": True,
             **self.engine_args,
+            # After engine_args: turntree's conversion of answers depends on these.
             "logprobs_mode": "processed_logprobs",
             "max_logprobs": -1,
             "worker_extension_cls": WORKER_EXTENSION,

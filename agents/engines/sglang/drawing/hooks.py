@@ -1,8 +1,7 @@
-"""Hooks that install ``draws`` where SGLang draws tokens, through its own hook registry.
+"""Hooks that install turntree's sampling in SGLang 0.5.12, through SGLang's hook registry.
 
-A token is drawn after SGLang's own call; log-probabilities, penalties and
-grammars stay SGLang's. Invariant: a batch without requests of turntree, in an
-engine without turntree's worker, is sampled as without the hooks.
+A batch without requests of turntree, in an engine without turntree's draft worker, is sampled as without the hooks.
+Log-probabilities, penalties and grammars remain SGLang's. Tests: ``test_draws.py``, ``test_reverify.py``.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ def install() -> None:
 def _sample_from_probs(
     original: Callable[..., Any], sampler: Any, probs: Tensor, sampling: Any, positions: Tensor, *rest: Any
 ) -> Any:
+    # Also draws for other requests of the batch: with fresh noise, their distribution is the same.
     noises = noises_of(sampling)
     if noises is None:
         return original(sampler, probs, sampling, positions, *rest)
@@ -51,9 +51,10 @@ def _sample_from_probs(
 
 
 def _check_token_based_finish(original: Callable[..., bool], request: Any, *rest: Any, **options: Any) -> bool:
-    """A turn ends only at its own stop tokens, whatever the model's end tokens are."""
+    # A turn ends only at its own stop tokens, whatever the model's end tokens are.
     if not is_ours(request.sampling_params.custom_params):
         return original(request, *rest, **options)
+    # SGLang reads end tokens from these two attributes.
     ends, tokenizer = request.eos_token_ids, request.tokenizer
     request.eos_token_ids, request.tokenizer = None, None
     try:

@@ -1,5 +1,3 @@
-"""Draws at the nodes of drafted trees, in the place of SGLang's own sampling in ``NgramVerifyInput``."""
-
 from __future__ import annotations
 
 import importlib
@@ -12,19 +10,18 @@ from torch import Tensor
 from turntree.agents.engines.sglang.drawing.draws import Noises, draw_at_nodes
 from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
 
+#: Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding.
 DRAFTED_NODES = "turntree_drafted"
-"""Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding."""
 
 
 def _at_nodes(logits: Tensor, sampling: Any, noises: Noises, verify_input: Any) -> Tensor:
-    """A token at each node, shape (rows, width), the same on all tensor-parallel ranks: their sums may differ."""
     drafted = getattr(verify_input, DRAFTED_NODES, None)
     width = verify_input.draft_token_num
     return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
 
 
 def alike_on_ranks(drawn: Tensor) -> Tensor:
-    """The first tensor-parallel rank's tokens, on every rank."""
+    # The ranks' logits may differ in rounding, so the first rank decides for all.
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
     if group.world_size > 1:
         group.broadcast(drawn, src=0)
@@ -34,7 +31,7 @@ def alike_on_ranks(drawn: Tensor) -> Tensor:
 def sampling_verify(
     original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
 ) -> None:
-    """As ``NgramVerifyInput._greedy_verify``, with sampled tokens instead of the most probable ones."""
+    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn tokens instead of the most probable ones."""
     noises = noises_of(sampling)
     if noises is None:
         return original(verify_input, batch, logits_output, sampling)
@@ -43,6 +40,7 @@ def sampling_verify(
     verify_input.predict = torch.empty(len(logits) + 1, dtype=torch.int32, device=logits.device)
     verify_input.accept_indices = torch.full((rows, width), -1, dtype=torch.int32, device=logits.device)
     verify_input.num_correct_drafts = torch.empty((rows,), dtype=torch.int32, device=logits.device)
+    # "retrive" is SGLang's spelling. The kernel walks each tree along `target_predict`.
     importlib.import_module("sglang.srt.speculative.ngram_info").verify_tree_greedy(
         predicts=verify_input.predict,
         accept_index=verify_input.accept_indices,

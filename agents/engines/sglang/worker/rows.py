@@ -1,10 +1,8 @@
-"""Draft trees in the form that SGLang's verification takes.
+"""Draft trees in the layout of SGLang's verification.
 
-All requests of a pass have the same width: node 0 is the last token that the
-policy sampled, drafts follow, and a chain of padding comes after them, which no
-link of the tree reaches, so that none is ever accepted. Invariant: siblings are
-distinct. (Padding as siblings, or the same token twice below one parent, would
-be counted twice by a rule that adds up the children's probabilities.)
+All requests of a pass have the same width. Node 0 is the last token that the policy sampled; drafts follow, then a
+chain of padding that no link of the tree reaches, so padding is never accepted. Siblings are distinct: a rule that
+adds up the children's probabilities would count padding among siblings, or the same token twice below a parent, twice.
 """
 
 from __future__ import annotations
@@ -24,28 +22,25 @@ Flags = NDArray[np.bool_]
 class TreeRows:
     """Trees of one width, one per request."""
 
-    tokens: Ints
-    """Token of each node, shape (rows, width)."""
-    seen: Flags
-    """``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)."""
-    depths: Ints
-    """0 at the root, shape (rows, width)."""
-    child: Ints
-    """First child of each node, -1 for none and where only padding follows, shape (rows, width)."""
-    sibling: Ints
-    """Next child of the same parent, -1 for none, shape (rows, width)."""
+    tokens: Ints  #: shape (rows, width)
+    seen: Flags  #: ``seen[b, i, j]``: node i sees node j, itself or an ancestor, shape (rows, width, width)
+    depths: Ints  #: 0 at the root, shape (rows, width)
+    child: Ints  #: first child, -1 for none or where only padding follows, shape (rows, width)
+    sibling: Ints  #: next child of the same parent, -1 for none, shape (rows, width)
 
     @property
     def width(self) -> int:
-        """Nodes of a row."""
         return int(self.tokens.shape[1])
 
     def sampled(self, new: NDArray[np.int32]) -> Flags:
-        """Whether the policy sampled the path down to each node, shape (rows, width); padding may look as if.
+        """Return whether the policy sampled the path down to each node, shape (rows, width).
+
+        The result is meaningless at padding.
 
         Args:
             new: Tokens that each row sampled since its root, -1 after the last, shape (rows, width or more).
         """
+        # A node at depth d stands for the d-th new token; a path is sampled if no node on it differs.
         unlike = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
         unlike[:, 0] = False
         sampled: Flags = ~(self.seen & unlike[:, None, :]).any(-1)
@@ -53,7 +48,7 @@ class TreeRows:
 
 
 def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
-    """The first ``most`` nodes of each row, which are a tree: drafts, then the store's, the likeliest first."""
+    """Keep the first ``most`` nodes of each row: the caller's draft, then the store's nodes, likeliest first."""
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) <= most:
         return draft
@@ -76,7 +71,7 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
         width: Nodes of each row, root and padding included.
 
     Raises:
-        ValueError: If a tree does not fit.
+        ValueError: If a tree has too many nodes.
     """
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) >= width:
@@ -89,12 +84,11 @@ def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
     tokens[row, node] = draft.tokens
     parents[row, node] = draft.parents + 1
     linked = _linked(tokens, parents)
-    linked.child[np.arange(rows), counts] = -1  # below the last drafted node there is only padding
+    linked.child[np.arange(rows), counts] = -1  # cut the chain of padding off the last drafted node
     return linked
 
 
 def _linked(tokens: Ints, parents: Ints) -> TreeRows:
-    """The trees of ``tokens`` and ``parents``, of shape (rows, width), -1 at the root."""
     rows, width = parents.shape
     every = np.arange(rows)
     seen = np.zeros((rows, width, width), bool)
@@ -102,6 +96,7 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
     child = np.full((rows, width), -1, np.int64)
     sibling = np.full((rows, width), -1, np.int64)
     seen[:, 0, 0] = True
+    # Parents come before children, so one pass down fills depths, and one pass up links children in order.
     for node in range(1, width):
         above = parents[:, node]
         seen[:, node] = seen[every, above]

@@ -1,5 +1,3 @@
-"""SGLang's requests in the drafter's view: ``Served`` lists all attributes that are used."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,15 +8,14 @@ from turntree.agents.engines.served.drafter import reverified_turn
 
 
 class Served(Protocol):
-    """The attributes of a request that are used."""
+    """The attributes of SGLang's requests that the drafter uses."""
 
     @property
-    def rid(self) -> str:
-        """SGLang's id of the request."""
+    def rid(self) -> str: ...
 
     @property
     def origin_input_ids(self) -> Sequence[int]:
-        """Token ids of the prompt, and of the turn's first tokens if they were given with it."""
+        """Token ids of the prompt, including the turn's first tokens if they were given with it."""
 
     @property
     def output_ids(self) -> Sequence[int]:
@@ -30,23 +27,22 @@ class Served(Protocol):
 
     @property
     def finished_reason(self) -> Any:
-        """Why it ended; ``None`` while it has not."""
+        """Why the request ended; ``None`` while it is live."""
 
 
 def given_tokens(request: Served) -> list[int]:
-    """First tokens of its turn, which it has not sampled: they stand at the end of its prompt."""
     prompt = request.origin_input_ids
     return list(prompt[len(prompt) - given_of(request.sampling_params.custom_params) :])
 
 
 def keeps(request: Served) -> bool:
-    """Whether its turn may draft others: it ended regularly."""
+    """Return whether the request ended regularly, so that its turn may be drafted from."""
     reason = request.finished_reason
     return reason is not None and reason.to_json().get("type") in ("stop", "length")
 
 
 def reverified_tokens(request: Served) -> list[int]:
-    """The turn of a verified again request that has ended; empty if it goes on, or if nothing was drawn."""
+    """Return the turn of a re-verified request; empty if it continues, or if nothing was drawn."""
     entries, sampling = request.sampling_params.custom_params, request.sampling_params
     count = given_of(entries)
     drawn = _drawn(request)[-count:]
@@ -56,6 +52,6 @@ def reverified_tokens(request: Served) -> list[int]:
 
 
 def _drawn(request: Served) -> list[int]:
-    """The drawn tokens: each stands twice."""
+    # `reverify` writes each drawn token twice.
     rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
     return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []

@@ -1,5 +1,3 @@
-"""Conversion of padded trees to the tensors that SGLang's verification reads."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -11,32 +9,36 @@ from turntree.agents.engines.sglang.worker.rows import TreeRows
 
 
 def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
-    """Flat tokens and positions, and indices, first children and next siblings of shape (rows, width).
+    """Return flat tokens and positions, and indices, first children and next siblings (rows, width).
 
     Args:
+        rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
+        device: Device of the tensors.
     """
     order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
-    tokens, depths, places, child, sibling = (
+    tokens, depths, indices, child, sibling = (
         torch.from_numpy(array).to(device, non_blocking=True)
         for array in (rows.tokens, rows.depths, order, rows.child, rows.sibling)
     )
-    return [tokens.reshape(-1), (depths + lengths[:, None]).reshape(-1), places, child, sibling]
+    return [tokens.reshape(-1), (depths + lengths[:, None]).reshape(-1), indices, child, sibling]
 
 
 def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 0) -> torch.Tensor:
-    """Each row's (width, length + width) flags, one row after the other: all earlier tokens, and the tree.
+    """Return each row's (width, length + width) flags, one row after the other: all earlier tokens, and the tree.
 
-    SGLang 0.5.12 pads a batch to the next size that it has a graph for, with rows of one token, and leaves the mask
-    as it came (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags a row
-    beyond its end.
+    SGLang 0.5.12 pads a batch with rows of one token to the next captured size and leaves the mask as it is
+    (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags per padding row.
 
     Args:
+        rows: The trees.
         lengths: Tokens before each tree, shape (rows,).
-        batch: Rows to which the batch may be padded; the mask ends with flags for those that are missing.
+        device: Device of the mask.
+        batch: Rows to which the batch may be padded; the mask ends with flags for the missing ones.
     """
     width = rows.width
     padding = max(0, batch - len(lengths)) * width * (1 + width)
+    # Start from all ones and clear the unseen nodes: only the tree's part of the mask is computed on the host.
     begin = width * (np.cumsum(lengths) - lengths) + width * width * np.arange(len(lengths))
     node = np.arange(width)
     at = (begin + lengths)[:, None, None] + (lengths[:, None] + width)[:, :, None] * node[:, None] + node

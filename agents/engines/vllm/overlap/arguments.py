@@ -1,5 +1,3 @@
-"""vLLM's arguments for turntree's drafter on an accelerator: whole graphs, drafts beside asynchronous scheduling."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,18 +8,16 @@ from turntree.agents.engines.vllm.graphs import graph_sizes
 from turntree.agents.engines.vllm.settings import SECTION, DrafterSettings, drafts_by_turntree
 
 SCHEDULER = "turntree.agents.engines.vllm.overlap.scheduler.DraftScheduler"
-"""The class that vLLM loads."""
-_BATCHED = 8192
-"""Most tokens of a step where the caller does not say: the places of all drafts, and prompts beside them."""
+_BATCHED = 8192  #: Default of the most tokens of a step: the draft positions of all requests, and prompts beside them.
 
 
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
-    """vLLM's arguments as they are best on an accelerator; what they say already is kept.
+    """Return vLLM's arguments completed for turntree's drafter on an accelerator; given ones win.
 
     Args:
-        arguments: With turntree's drafter in ``speculative_config``, or another one or none, for which they stay.
+        arguments: Returned unchanged unless ``speculative_config`` names turntree's drafter.
         rows: Most requests of a step.
-        ranks: Processes that share the model. Several draft synchronously: each would need the same drafts in time.
+        ranks: Processes that share the model. Several ranks draft synchronously.
     """
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):
@@ -31,14 +27,15 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
     given.setdefault("compilation_config", graph_sizes(rows, longest))
     given.setdefault("max_num_batched_tokens", _BATCHED)
     if (
-        ranks == 1
-        and compat.is_checked()  # others have another contract of ngram_gpu, and draft synchronously
+        ranks == 1  # with several, each rank would need the same drafts at the same time
+        and compat.is_checked()  # the interface of ngram_gpu differs in other versions
         and given.get("async_scheduling") is not False
         and "scheduler_cls" not in given
     ):
         settings = DrafterSettings.from_additional_config(given.get("additional_config"))
         given["additional_config"] = {**(given.get("additional_config") or {}), **settings.to_additional_config()}
         given["scheduler_cls"] = SCHEDULER
+        # vLLM refuses custom drafters under asynchronous scheduling; `ngram_interface` replaces this one.
         given["speculative_config"] = {
             "method": "ngram_gpu",
             "num_speculative_tokens": longest,
@@ -49,7 +46,7 @@ def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> di
 
 
 def is_ours(vllm_config: Any) -> bool:
-    """Whether vLLM's configuration names ``ngram_gpu`` for turntree's drafter: it then has a section of turntree's."""
+    # turntree replaces ngram_gpu only if additional_config has turntree's section.
     speculative, additional = vllm_config.speculative_config, vllm_config.additional_config
     return (
         speculative is not None

@@ -148,7 +148,7 @@ def test_adapters_with_graphs_of_several_widths_are_refused():
     """SGLang's ``LoRAManager`` keeps the metadata of one graph runner, that of the last width captured."""
     runner = Runner("cuda", graphs=True)
     runner.server_args.enable_lora = True
-    with pytest.raises(RefusedSettings, match=r"enable_lora goes with one width .* got 1, 8: .* disable_cuda_graph"):
+    with pytest.raises(RefusedSettings, match=r"enable_lora needs one width .* got 1, 8: .* disable_cuda_graph"):
         BackendsByWidth(runner, (1, 8), graphs=capture)
     assert runner.attn_backend == "attention of 8"
 
