@@ -1,13 +1,10 @@
-"""The settings of a forest."""
-
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
 
 _MOST_TOKENS = 2**30
-MOST_THREADS = 16
-"""Most threads that draft a batch."""
+MOST_THREADS = 16  #: most threads that draft a batch
 _MOST_TOKEN = 2**31 - 1
 _MOST_HASH = 128
 
@@ -17,33 +14,33 @@ class ForestConfig:
     """Size limits of a ``SpecForest``."""
 
     end_tokens: frozenset[int] = frozenset()
-    """Tokens that end a turn; nothing is drafted after one."""
+    """Tokens that end a turn; nothing is drafted after them."""
     rollouts_per_state: int = 32
-    """Most finished turns kept of each dialogue state; the oldest go first."""
+    """Most finished turns kept of each dialogue state; the oldest are dropped first."""
     max_tokens: int = 4_000_000
-    """Positions of the token log, the indexed part: about 24 bytes each, allocated as needed."""
+    """Positions of the indexed token log, about 24 bytes each, allocated as needed."""
     max_cold_tokens: int = 40_000_000
-    """Most tokens kept without an index, 2 to 4 bytes each; the least recently used states go first."""
+    """Most tokens kept without an index, 2 to 4 bytes each; least recently used states are dropped first."""
     max_context_tokens: int = 1_000_000
-    """Most tokens of live turns' contexts, for their own drafts: 12 bytes each, allocated as needed."""
+    """Most tokens of live turns' contexts, 12 bytes each, allocated as needed."""
     context_window: int = 8192
-    """Last tokens of a turn's context that its drafts use."""
+    """Last tokens of a turn's context from which it is drafted."""
 
     import_turns: str = ""
-    """Turns of other runs to begin with: a file of ``SpecForest.save``, or a folder with such files, as a run's
-    checkpoints are. They are drafted from as own turns are, and forgotten where they are wrong; see ``store.imported_turns``."""
+    """Turns of other runs to start with: a file of ``SpecForest.save``, or a folder of such files."""
     vocabulary: int = 0
-    """Tokens that the policy knows, from 0 on: turns with others are refused; 0 where that is not known."""
+    """Size of the policy's vocabulary; turns with other tokens are refused. 0: unknown."""
     tokenizer: str = ""
-    """Hash of the policy's tokenizer: turns of another one are refused; empty where that is not known."""
+    """Hash of the policy's tokenizer; turns of other tokenizers are refused. Empty: unknown."""
+    # More than 8 threads would wait: that many keep up with the drafts of 256 rows.
     threads: int = 0
-    """Threads that draft a batch of 64 rows or more; 0 takes one a core, at most 8, as many
-    as the drafts of 256 rows keep busy."""
+    """Threads that draft a batch of 64 rows or more; 0: one per core, at most 8."""
 
     def __post_init__(self) -> None:
         for token in self.end_tokens:
             if int(token) != token or not 0 <= token <= _MOST_TOKEN:
                 raise ValueError(f"ForestConfig.end_tokens must be token ids from 0 to {_MOST_TOKEN}, got {token!r}")
+        # NumPy integers would not survive JSON.
         object.__setattr__(self, "end_tokens", frozenset(int(token) for token in self.end_tokens))
         for name, least in (
             ("rollouts_per_state", 1),
@@ -69,10 +66,10 @@ class ForestConfig:
             raise ValueError(f"ForestConfig.threads must be at most {MOST_THREADS}, got {self.threads}")
 
     def of_policy(self, vocabulary: int, tokenizer: str) -> ForestConfig:
-        """These settings for a policy of whose tokens so much is known; 0 and an empty text are nothing.
+        """Return these settings for a policy; 0 and an empty text stand for unknown.
 
         Raises:
-            ValueError: If they are of another tokenizer.
+            ValueError: If these settings are of another tokenizer.
 
         >>> ForestConfig(vocabulary=9, tokenizer="a").of_policy(8, "").vocabulary
         8

@@ -1,5 +1,3 @@
-"""A forest's settings as text, for files and for the settings of engines."""
-
 from __future__ import annotations
 
 import json
@@ -10,20 +8,19 @@ from typing import Any
 
 from turntree.spec_tree.config import ForestConfig
 
-_MOST_TEXT = 1 << 20
-"""Characters of a text of settings that are read."""
+_MOST_TEXT = 1 << 20  #: characters of a settings text that are read
 
 
 def config_to_text(config: ForestConfig) -> str:
-    """``config`` as a JSON object."""
+    """Return ``config`` as a JSON object."""
     return json.dumps({**asdict(config), "end_tokens": sorted(config.end_tokens)})
 
 
 def config_from_text(text: str | bytes) -> ForestConfig:
-    """The settings that ``config_to_text`` wrote.
+    """Return the settings that ``config_to_text`` wrote.
 
     Raises:
-        ValueError: If the text is not a JSON object, or has an unknown key or a value that is not allowed.
+        ValueError: If the text is not a JSON object, or has an unknown key or an invalid value.
     """
     try:
         values = json.loads(text[:_MOST_TEXT])
@@ -42,10 +39,12 @@ def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
     """Reject keys that are not fields of a dataclass.
 
     Args:
-        where: Their place, for the message: ``of ForestConfig``.
+        keys: The keys.
+        settings: The dataclass.
+        where: End of the message, such as ``of ForestConfig``.
 
     Raises:
-        ValueError: If one is unknown.
+        ValueError: If a key is unknown; the message names the nearest known one.
     """
     known = [field.name for field in fields(settings)]
     for key in keys:

@@ -1,5 +1,3 @@
-"""Conversion of a stock of precomputed turns to arrays, for a snapshot, and back."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 Arrays = dict[str, NDArray[Any]]
 
+#: dtype and number of dimensions of each array of ``precomputed_arrays``
 KINDS: dict[str, tuple[DTypeLike, int]] = {
     "keys": (np.uint8, 1),
     "seeds": (np.uint64, 1),
@@ -25,13 +24,12 @@ KINDS: dict[str, tuple[DTypeLike, int]] = {
     "shown": (np.uint64, 1),
     "trained": (np.uint8, 1),
 }
-"""dtype and number of dimensions of each array of ``precomputed_arrays``."""
 
 
-def precomputed_arrays(stock: PrecomputedStore) -> Arrays:
-    """All contents of ``stock``."""
-    turns = list(stock.turns())
-    used = list(stock.used_seeds())
+def precomputed_arrays(store: PrecomputedStore) -> Arrays:
+    """Return the contents of a store of precomputed turns as arrays, for a snapshot."""
+    turns = list(store.turns())
+    used = list(store.used_seeds())
     return {
         "keys": keys_array([key for key, _, _ in turns]),
         "seeds": np.array([seed for _, seed, _ in turns], np.uint64),
@@ -40,16 +38,16 @@ def precomputed_arrays(stock: PrecomputedStore) -> Arrays:
         "tokens": np.array([token for _, _, made in turns for token in made.tokens], np.int32),
         "used_seeds": np.array([seed for seed, _ in used], np.uint64),
         "used_steps": np.array([step for _, step in used], np.int64),
-        "shown": np.array(sorted(stock.shown), np.uint64),
-        "trained": stock.trained.table,
+        "shown": np.array(sorted(store.shown), np.uint64),
+        "trained": store.trained.table,
     }
 
 
 def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> PrecomputedStore:
-    """The stock that ``precomputed_arrays`` was given, with capacity for ``max_tokens``.
+    """Return the store whose contents ``precomputed_arrays`` returned, with capacity for ``max_tokens``.
 
     Raises:
-        ValueError: If the arrays, which have the dtypes of ``KINDS``, do not go together.
+        ValueError: If the arrays, which have the dtypes of ``KINDS``, are inconsistent.
     """
     lengths, tokens, turns = arrays["lengths"], arrays["tokens"], len(arrays["seeds"])
     if not len(arrays["steps"]) == len(lengths) == turns or len(arrays["used_seeds"]) != len(arrays["used_steps"]):
@@ -60,7 +58,7 @@ def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: i
         or arrays["tokens"].min(initial=0) < 0
     ):
         raise ValueError("the precomputed turns do not have the lengths that are given")
-    stock = PrecomputedStore(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
+    store = PrecomputedStore(max_tokens=max_tokens, trained=SeenSeeds.of_table(arrays["trained"]))
     ends = lengths.cumsum().tolist()
     tokens = tokens.tolist()
     for key, seed, step, length, end in zip(
@@ -71,9 +69,9 @@ def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: i
         ends,
         strict=True,
     ):
-        stock.put(key, seed, tuple(tokens[end - length : end]), step=step)
+        store.put(key, seed, tuple(tokens[end - length : end]), step=step)
     for seed, step in zip(arrays["used_seeds"].tolist(), arrays["used_steps"].tolist(), strict=True):
-        stock.use(seed, step)
+        store.use(seed, step)
     for seed in arrays["shown"].tolist():
-        stock.show(seed)
-    return stock
+        store.show(seed)
+    return store

@@ -1,14 +1,11 @@
-"""The stock of precomputed turns that wait for their step, with the exactness level that each may claim.
+"""The store of precomputed turns that wait for their step.
 
-A turn is found by its exact prompt, the sampler's transforms and its seed, and
-serves as a draft of what that seed samples under the policy of its step. Any
-draft is correct to use, so the choice of what is kept and dropped is free. What
-a draft cannot give is the claim: the noise of its seed has been used, and a
-policy that was trained on tokens from that noise depends on it.
+A turn is found by its exact prompt, the sampler's transforms and its seed, and is a draft of what that seed samples
+under the policy of its step. Any draft is correct to use, so the store is free to keep or drop turns. A draft may not
+claim every exactness level: a policy that was trained on tokens from its noise depends on that noise.
 
-Invariant: a turn is handed out for promotion, which is level B, only if no turn
-of its seed was in an episode that the policy may have been trained on
-(``SeenSeeds``, which can only err towards handing out too few).
+A turn is handed out for promotion (level B) only if no turn of its seed was in an episode that the policy may have been
+trained on. ``SeenSeeds`` may have false positives: it can only hand out too few turns.
 """
 
 from __future__ import annotations
@@ -21,37 +18,33 @@ from turntree.spec_tree.rules.seen_seeds import SeenSeeds
 
 
 class PrecomputedTurn(NamedTuple):
-    """A precomputed turn, or the beginning of one."""
+    """A precomputed turn, or its beginning."""
 
-    tokens: tuple[int, ...]
-    """Token ids, shape (tokens,)."""
-    step: int
-    """Training step that it is for."""
+    tokens: tuple[int, ...]  #: token ids, shape (tokens,)
+    step: int  #: training step that the turn is for
 
 
 @dataclass(slots=True, kw_only=True)
 class PrecomputedCounts:
     """Counters since creation."""
 
-    refused: int = 0
-    """Turns not handed out because the policy was trained on their noise."""
-    dropped: int = 0
-    """Tokens dropped for lack of room, or because their step was over."""
+    refused: int = 0  #: turns not handed out because the policy was trained on their noise
+    dropped: int = 0  #: tokens dropped because the store was full or their step was over
 
 
 class PrecomputedStore:
-    """See the module's docstring. Not thread-safe: it lives in one event loop.
+    """Precomputed turns by prompt, transforms and seed. Not thread-safe: use it in one event loop.
 
     Args:
         max_tokens: Most tokens held; the oldest turns are dropped first.
         trained: Seeds that the policy was trained on before, from a snapshot.
 
     Example:
-        >>> stock = PrecomputedStore(max_tokens=100)
-        >>> stock.put("prompt", 7, (1, 2), step=2)
-        >>> stock.take("prompt", 7).tokens
+        >>> store = PrecomputedStore(max_tokens=100)
+        >>> store.put("prompt", 7, (1, 2), step=2)
+        >>> store.take("prompt", 7).tokens
         (1, 2)
-        >>> stock.take("prompt", 7) is None
+        >>> store.take("prompt", 7) is None
         True
     """
 
@@ -61,15 +54,17 @@ class PrecomputedStore:
         self._max_tokens = max_tokens
         self._tokens = 0
         self._turns: dict[tuple[Hashable, int], PrecomputedTurn] = {}
-        self._used: dict[int, int] = {}
+        self._used: dict[int, int] = {}  # last step for which a seed's noise was used
         self._shown: set[int] = set()
 
     def put(self, key: Hashable, seed: int, tokens: tuple[int, ...], *, step: int) -> None:
-        """Keep a turn's tokens so far, replacing those kept before.
+        """Store a turn's tokens so far, replacing earlier ones.
 
         Args:
             key: The exact prompt, and everything else that the distribution depends on.
+            seed: Seed of the turn's noise.
             tokens: Token ids, shape (tokens,).
+            step: Training step that the turn is for.
         """
         self.use(seed, step)
         self._remove((key, seed))
@@ -81,16 +76,15 @@ class PrecomputedStore:
             self.counts.dropped += len(self._remove(next(iter(self._turns))))
 
     def peek(self, key: Hashable, seed: int) -> tuple[int, ...]:
-        """The tokens kept of a turn, to continue it; empty if there are none."""
+        """Return the stored tokens of a turn, to continue it; empty if there are none."""
         made = self._turns.get((key, seed))
         return () if made is None else made.tokens
 
     def holds(self, key: Hashable, seed: int) -> bool:
-        """Whether ``take`` would hand out a turn."""
         return (key, seed) in self._turns and seed not in self.trained
 
     def take(self, key: Hashable, seed: int) -> PrecomputedTurn | None:
-        """The turn as a draft that may be promoted; ``None`` if there is none or none may be."""
+        """Remove and return a turn that may be promoted; ``None`` if there is none."""
         made = self._turns.get((key, seed))
         if made is None:
             return None
@@ -102,11 +96,11 @@ class PrecomputedStore:
         return made
 
     def use(self, seed: int, step: int) -> None:
-        """Record that something is precomputed for ``step`` with the noise of ``seed``."""
+        """Record that a turn of ``step`` is precomputed with the noise of ``seed``."""
         self._used[seed] = max(step, self._used.get(seed, step))
 
     def used(self, seed: int) -> bool:
-        """Whether something was precomputed with the noise of ``seed``, for a step that is not over."""
+        """Return whether the noise of ``seed`` precomputed something for a step that is not over."""
         return seed in self._used
 
     def show(self, seed: int) -> None:
@@ -114,37 +108,33 @@ class PrecomputedStore:
         self._shown.add(seed)
 
     def close_step(self, step: int) -> None:
-        """Training step ``step`` is over: the policy was trained on what was shown, and its remaining turns
-        are of no use."""
+        """Record that the policy was trained on the shown turns; drop the remaining turns of ``step``."""
         self.trained.add(self._shown)
         self._shown.clear()
-        for place, made in list(self._turns.items()):
-            if made.step <= step:
-                self.counts.dropped += len(self._remove(place))
+        for key, turn in list(self._turns.items()):
+            if turn.step <= step:
+                self.counts.dropped += len(self._remove(key))
         self._used = {seed: last for seed, last in self._used.items() if last > step}
 
     def turns(self) -> Iterator[tuple[Hashable, int, PrecomputedTurn]]:
-        """All held turns, the oldest first: key, seed and turn."""
+        """Yield key, seed and turn of all stored turns, the oldest first."""
         for (key, seed), made in self._turns.items():
             yield key, seed, made
 
     def used_seeds(self) -> Iterator[tuple[int, int]]:
-        """Seeds that were used for precomputing, each with its step."""
         yield from self._used.items()
 
     @property
     def shown(self) -> frozenset[int]:
-        """Seeds of the running step's episodes."""
         return frozenset(self._shown)
 
     @property
     def tokens(self) -> int:
-        """Tokens held."""
         return self._tokens
 
-    def _remove(self, place: tuple[Hashable, int]) -> tuple[int, ...]:
-        made = self._turns.pop(place, None)
-        if made is None:
+    def _remove(self, key: tuple[Hashable, int]) -> tuple[int, ...]:
+        turn = self._turns.pop(key, None)
+        if turn is None:
             return ()
-        self._tokens -= len(made.tokens)
-        return made.tokens
+        self._tokens -= len(turn.tokens)
+        return turn.tokens

@@ -385,7 +385,7 @@ class ChainRows:
         tokens, paths = (lambda: np.zeros(count, np.int32)), (lambda: np.zeros(count, np.float32))
         self._nodes = DraftNodes(tokens=tokens(), parents=tokens(), depths=tokens(), paths=paths())
         places, live, room, nodes = np.zeros((4, size), np.int64)
-        self._space = Space(places=places, live=live, room=room, nodes=nodes, paths=paths())
+        self._space = Space(rows=places, live=live, room=room, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
         self._none = np.zeros((0, self._longest), np.int32)
 

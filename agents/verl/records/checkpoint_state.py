@@ -94,7 +94,7 @@ class ServerState:
         if self._stored is not None:
             found[_LEDGER] = ledger_arrays.ledger_arrays(self._stored.ledger)
         if self._ahead is not None:
-            found[_AHEAD] = precomputed_arrays.precomputed_arrays(self._ahead.stock)
+            found[_AHEAD] = precomputed_arrays.precomputed_arrays(self._ahead.store)
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
@@ -145,7 +145,7 @@ class ServerState:
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
                 arrays = self._known(read_array_file(folder / _AHEAD, precomputed_arrays.KINDS, most=_MOST))
-                self._ahead.stock = precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=room)
+                self._ahead.store = precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=room)
         except ValueError as error:  # those of damaged files are
             raise _damaged(folder, str(error)) from error
 

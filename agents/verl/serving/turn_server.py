@@ -148,7 +148,7 @@ class TurnServer:
         Args:
             for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
         """
-        await self.engine.end_early()
+        await self.engine.cancel_prefetch()
         if self._ahead is not None and (for_update or self._ahead.config.during_update is False):
             await self._ahead.pause()
 

@@ -4,7 +4,7 @@ from numpy.typing import NDArray
 from stored_turns import stored_turn
 
 from turntree.agents.engines.protocol import TopLogprobs
-from turntree.agents.turn_drafts.acceptance import KnownLaw, behaviour_of, redraw_known, redraw_wider
+from turntree.agents.turn_drafts.acceptance import KnownDistribution, behaviour_of, redraw_known, redraw_wider
 from turntree.spec_tree.rules.ledger import StoredTurn
 from turntree.spec_tree.rules.top_k import OTHER
 from turntree.spec_tree.rules.verify import behaviour, residual
@@ -23,8 +23,8 @@ def turn(q: NDArray[np.float64], k: int, token: int = 0) -> StoredTurn:
     return stored_turn([token], np.log(q[[token]]), kept.ids, kept.logprobs)
 
 
-def law(p: NDArray[np.float64], k: int) -> KnownLaw:
-    return KnownLaw.of(top(p, k), 0, whole=k == len(p))
+def law(p: NDArray[np.float64], k: int) -> KnownDistribution:
+    return KnownDistribution.of(top(p, k), 0, whole=k == len(p))
 
 
 @pytest.mark.parametrize("lenience", [1.0, 1.3])

@@ -156,7 +156,7 @@ def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:
     async def step() -> None:
         play.engine.generate = slow  # type: ignore[method-assign]
         await dialogue(play, 2, [answered])
-        await play.reuse.end_early()
+        await play.reuse.cancel_prefetch()
         assert len(ended) == TURNS - 1
         play.engine.generate = generate  # type: ignore[method-assign]
 

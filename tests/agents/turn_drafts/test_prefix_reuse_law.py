@@ -13,7 +13,7 @@ from tabled_engine import Law, random_policy
 from turntree.agents.engines.monitors import ALARM, Monitors
 from turntree.agents.engines.protocol import Completion
 from turntree.agents.turn_drafts import turn_verification
-from turntree.agents.turn_drafts.acceptance import KnownLaw, Redraw
+from turntree.agents.turn_drafts.acceptance import KnownDistribution, Redraw
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode
 from turntree.spec_tree.rules.ledger import Ledger, ReplayedTurn
 from turntree.spec_tree.rules.verify import behaviour
@@ -38,7 +38,7 @@ def replayed(config: ReuseConfig, vocabulary: int, count: int = 600) -> tuple[li
 def released(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """The rule that SPEC-RL's code has, at lenience 1: the rejected position is drawn from the policy itself."""
 
-    def drawn_from_p(law: KnownLaw, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
+    def drawn_from_p(law: KnownDistribution, turn: Any, position: int, coin: float, lenience: float) -> Redraw:
         p = law.p.cumsum()
         return Redraw(int(law.ids[np.searchsorted(p, coin * p[-1])]))
 
