@@ -76,8 +76,8 @@ class ForestConfig:
         """
         if tokenizer and self.tokenizer and tokenizer != self.tokenizer:
             raise ValueError(
-                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a store of this "
-                "policy's own turns, or an empty one"
+                f"expected turns of the tokenizer {tokenizer}, got those of {self.tokenizer}; use a draft "
+                "store of this policy, or an empty one"
             )
         return replace(self, vocabulary=vocabulary or self.vocabulary, tokenizer=tokenizer or self.tokenizer)
 

@@ -264,5 +264,5 @@ def test_what_is_no_regular_file_or_longer_than_allowed_is_refused_at_once(tmp_p
         case "endless":
             with path.open("wb") as file:
                 file.truncate(1 << 35)
-    with pytest.raises(DamagedFile, match=r"no regular file|expected at most 8388608"):
+    with pytest.raises(DamagedFile, match=r"not a regular file|expected at most 8388608"):
         read_regular(path, most=1 << 23)

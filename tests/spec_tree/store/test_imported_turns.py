@@ -160,11 +160,11 @@ def test_what_is_no_store_of_this_policy_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path / "a.npz", {0: way(0)}, tokenizer="theirs")
     with pytest.raises(DamagedForest, match="expected turns of the tokenizer ours, got those of theirs"):
         SpecForest(ForestConfig(import_turns=str(file), tokenizer="ours"))
-    with pytest.raises(DamagedForest, match="not of this policy"):
+    with pytest.raises(DamagedForest, match="does not belong to this policy"):
         SpecForest(ForestConfig(import_turns=str(file), vocabulary=5))
     assert SpecForest(ForestConfig(import_turns=str(file), tokenizer="theirs")).finished(STATES[:1]) == [4]
     (tmp_path / "none").mkdir()
-    with pytest.raises(DamagedForest, match="no store of turns in the folder"):
+    with pytest.raises(DamagedForest, match="no draft store in the folder"):
         SpecForest(ForestConfig(import_turns=str(tmp_path / "none")))
     with pytest.raises(FileNotFoundError):
         SpecForest(ForestConfig(import_turns=str(tmp_path / "gone.npz")))

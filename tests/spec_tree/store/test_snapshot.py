@@ -319,5 +319,5 @@ def test_a_store_of_another_tokenizer_is_refused_in_one_line_and_one_without_a_h
     restored.restore(path)
     assert restored.config == ours
     assert [r.getMessage() for r in caplog.records] == [
-        f"{path} has no hash of a tokenizer, as older versions saved none: its turns count as ours"
+        f"{path} has no tokenizer hash (older versions saved none): its turns count as this policy's"
     ]
