@@ -227,7 +227,7 @@ def off() -> list[Off]:
     from overlapped_vllm import MEMORY, overlap, scheduler_of, vllm_here
     from tiny_llama import random_llama
 
-    from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
+    from turntree.agents.engines.vllm.config import on_accelerator
     from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
     from turntree.spec_tree.budget.draft_switch import DraftSwitch
 

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from turntree.spec_tree.array_file import ArrayFile, open_regular
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import config_from_text, config_to_text
+from turntree.spec_tree.config import ForestConfig, config_from_text, config_to_text
 from turntree.spec_tree.errors import DamagedFile, DamagedForest
 from turntree.spec_tree.kernels.layout import Weights
 from turntree.spec_tree.kernels.weights import first_weights, parts
@@ -110,9 +109,7 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
     if own is None:
         own = saved
     elif own.tokenizer and not saved.tokenizer:
-        logger.warning(
-            "%s has no tokenizer hash (older versions saved none): its turns count as this policy's", path
-        )
+        logger.warning("%s has no tokenizer hash (older versions saved none): its turns count as this policy's", path)
     try:
         known = saved.of_policy(own.vocabulary, own.tokenizer)
         check_tokens(snapshot.held, known.vocabulary)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from turntree.agents.turn_drafts import precomputed_arrays
+from turntree.agents.turn_drafts import precomputed_store
 from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
 from turntree.spec_tree import DamagedForest, DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.array_file import ArrayFile, DamagedFile, read_array_file, read_regular
@@ -59,11 +59,11 @@ def whole(kind: str) -> bytes:
             )
         np.savez(file, **ledger_arrays.ledger_arrays(ledger))
     elif kind == "run_ahead":
-        stock = PrecomputedStore(max_tokens=500, trained=SeenSeeds(bits=1024))
+        store = PrecomputedStore(max_tokens=500, trained=SeenSeeds(bits=1024))
         for number in range(8):
-            stock.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
-            stock.show(number)
-        np.savez(file, **precomputed_arrays.precomputed_arrays(stock))
+            store.put((1 << 63, 0.5, number), number, tuple(turn(chance)), step=number)
+            store.show(number)
+        np.savez(file, **precomputed_store.precomputed_arrays(store))
     return file.getvalue()
 
 
@@ -95,8 +95,8 @@ def read_ledger(path: Path) -> None:
 
 
 def read_precomputed(path: Path) -> None:
-    arrays = read_array_file(path, precomputed_arrays.KINDS, most=1 << 30)
-    precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100).close_step(4)
+    arrays = read_array_file(path, precomputed_store.KINDS, most=1 << 30)
+    precomputed_store.precomputed_from_arrays(arrays, max_tokens=100).close_step(4)
 
 
 class Kind(NamedTuple):
@@ -233,7 +233,7 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
         if kind == "ledger":
             ledger_arrays.fill_ledger(Ledger(max_tokens=100), arrays)
         else:
-            precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=100)
+            precomputed_store.precomputed_from_arrays(arrays, max_tokens=100)
 
     monkeypatch.setitem(KINDS, kind, Kind(unbounded, (ValueError,)))
     with pytest.raises(AssertionError, match="of seed 1"):

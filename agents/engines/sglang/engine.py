@@ -24,8 +24,7 @@ from turntree.agents.engines.event_thread import EventThread
 from turntree.agents.engines.ports import free_port
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import forget_aborted
-from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.context_length import allowance
+from turntree.agents.engines.sglang.config import SglangEngineConfig, allowance
 from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts, wait_until
 from turntree.agents.engines.sglang.settings import VARIABLE
 from turntree.agents.errors import MissingExtra

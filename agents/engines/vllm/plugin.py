@@ -12,9 +12,9 @@ import logging
 from typing import Any
 
 from turntree.agents.engines.vllm import compat, cpu_repair, graphs, orphans
+from turntree.agents.engines.vllm.config import is_ours
 from turntree.agents.engines.vllm.drawing import model_runner, reverified_prompts, seeded_draws
 from turntree.agents.engines.vllm.overlap import ngram_interface
-from turntree.agents.engines.vllm.overlap.arguments import is_ours
 from turntree.agents.engines.vllm.overlap.drafter import OverlappedDrafter
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import forget_aborted
-from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.sglang.config import KEPT
 from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store

@@ -9,7 +9,7 @@ from tabled_engine import random_policy
 from turntree.agents.engines.protocol import Completion, FinishReason, TurnRequest
 from turntree.agents.turn_drafts.config import ReuseConfig
 from turntree.agents.turn_drafts.later_prompts import LaterPrompts
-from turntree.agents.turn_drafts.prefetch import PrefetchedPasses, turn_key
+from turntree.agents.turn_drafts.pipeline import PrefetchedPasses, turn_key
 from turntree.spec_tree import DialogueState
 
 TURNS = 5
@@ -168,29 +168,29 @@ def test_an_update_ends_what_was_begun_under_the_old_weights() -> None:
 
 
 def test_forecasts_that_do_not_come_true_are_made_less() -> None:
-    foresight, state = LaterPrompts(), DialogueState(exact=1, task="t")
-    deep = foresight.depth
+    later, state = LaterPrompts(), DialogueState(exact=1, task="t")
+    deep = later.depth
     for number in range(100):
-        foresight.reach((1, 5, 100 + number % 2 + 2 * (number > 50)), state)
-        foresight.end((1,), (5,), (), state)
-    shallow = foresight.depth
+        later.reach((1, 5, 100 + number % 2 + 2 * (number > 50)), state)
+        later.end((1,), (5,), (), state)
+    shallow = later.depth
     for _ in range(200):
-        foresight.reach((1, 5, 102), state)
-        foresight.end((1,), (5,), (), state)
+        later.reach((1, 5, 102), state)
+        later.end((1,), (5,), (), state)
     assert deep > 0
-    assert foresight.depth > max(4, shallow)
+    assert later.depth > max(4, shallow)
     for _ in range(200):
-        foresight.end((1,), (6,), (5,), state)
-    assert foresight.depth == 0
+        later.end((1,), (6,), (5,), state)
+    assert later.depth == 0
 
 
 def test_what_is_kept_is_bounded() -> None:
-    foresight, state = LaterPrompts(most=3), DialogueState(exact=1, task="t")
+    later, state = LaterPrompts(most=3), DialogueState(exact=1, task="t")
     for number in range(10):
-        foresight.end((number,), (5,), (), state)
-        foresight.reach((number, 5, 6), state)
-    assert len(foresight._answers) == 3
-    assert not any(foresight._open.values())
-    foresight.end((1,), (5,), (), state)
-    foresight.close_step()
-    assert not foresight._open
+        later.end((number,), (5,), (), state)
+        later.reach((number, 5, 6), state)
+    assert len(later._answers) == 3
+    assert not any(later._open.values())
+    later.end((1,), (5,), (), state)
+    later.close_step()
+    assert not later._open

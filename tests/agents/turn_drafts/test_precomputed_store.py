@@ -1,5 +1,4 @@
-from turntree.agents.turn_drafts.precomputed_arrays import precomputed_arrays, precomputed_from_arrays
-from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore
+from turntree.agents.turn_drafts.precomputed_store import PrecomputedStore, precomputed_arrays, precomputed_from_arrays
 
 
 def store(max_tokens: int = 100) -> PrecomputedStore:
@@ -72,7 +71,7 @@ def full() -> PrecomputedStore:
     return store
 
 
-def test_a_restored_stock_hands_out_and_refuses_what_the_saved_one_would():
+def test_a_restored_store_hands_out_and_refuses_what_the_saved_one_would():
     store = precomputed_from_arrays(precomputed_arrays(full()), max_tokens=100)
     assert list(store.turns()) == list(full().turns())
     assert [store.used(seed) for seed in (1, 9, 4)] == [True, True, False]

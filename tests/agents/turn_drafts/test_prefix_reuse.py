@@ -161,10 +161,10 @@ def short_turns_kept(ledger: type[Ledger]) -> int:
     """How many of the 600 turns that 300 ledgers with room for two keep are short: of six siblings each, which finish
     the shortest first."""
     count = 0
-    for place in range(300):
+    for position in range(300):
         play = Reused(fixed(1, 1), vocabulary=2)
         play.reuse.stored.ledger = ledger(max_tokens=4)
-        play.siblings(6, max_tokens=2, prompt=(9, place))
+        play.siblings(6, max_tokens=2, prompt=(9, position))
         assert play.held.turns == 2
         count += 2 * 2 - play.held.tokens
     return count

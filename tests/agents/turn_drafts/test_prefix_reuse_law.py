@@ -102,7 +102,7 @@ def test_the_recorded_behaviour_is_the_law_that_drew_the_token() -> None:
 def test_the_exact_behaviour_is_the_policy() -> None:
     turns, policy, _ = replayed(ReuseConfig(mode=ReuseMode.REJECTION_SAMPLING, top_k=2), 5, count=100)
     for turn in turns:
-        own = [float(np.log(policy(turn.token_ids[:place])[token])) for place, token in enumerate(turn.token_ids)]
+        own = [float(np.log(policy(turn.token_ids[:position])[token])) for position, token in enumerate(turn.token_ids)]
         assert turn.behaviour_logprobs == pytest.approx(own, abs=1e-5)
         assert turn.logprobs == pytest.approx(own, abs=1e-5)
 

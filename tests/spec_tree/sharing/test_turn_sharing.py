@@ -142,7 +142,8 @@ def test_turns_of_another_tokenizer_are_left_out_and_said_once(log: TurnLog, cap
     counts = shared.swap()
     assert (counts.received, counts.missed, forest.finished([HERE])) == (2, 2, [2])
     assert [r.getMessage() for r in caplog.records] == [
-        "turns of another tokenizer are left out: expected y, got 'x'; share turns only between engines of the same model"
+        "turns of another tokenizer are left out: expected y, got 'x'; share turns only between engines of the same "
+        "model"
     ]
     assert [batch.tokenizer for batch in log.read("b", None).batches] == ["y"]
 

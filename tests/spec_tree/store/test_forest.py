@@ -86,7 +86,7 @@ def test_of_many_long_contexts_nearly_all_places_are_found_also_after_room_was_m
     handles = first + forest.begin([state()] * 63, list(contexts[1:]))
     assert forest.stats().context_bytes > before
     at = rng.integers(2, 3990, 64)
-    forest.commit(handles, [contexts[row, place - 2 : place].tolist() for row, place in enumerate(at)])
+    forest.commit(handles, [contexts[row, index - 2 : index].tolist() for row, index in enumerate(at)])
     drafts = rows_of(forest.draft(handles, max_nodes=1, room=[1] * 64))
     found = [[node.token for node in nodes] == [contexts[row, at[row]]] for row, nodes in enumerate(drafts)]
     assert found[0], "it was copied"

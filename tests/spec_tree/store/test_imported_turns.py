@@ -44,8 +44,8 @@ def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
                 at = [row for row in range(siblings) if left[row]]
                 room = [len(left[row]) - 1 for row in at]
                 batch = forest.draft([handles[row] for row in at], max_nodes=8, room=room, chain=True)
-                for place, row in enumerate(at):
-                    drafted, kept = batch.tokens[batch.offsets[place] : batch.offsets[place + 1]].tolist(), 0
+                for index, row in enumerate(at):
+                    drafted, kept = batch.tokens[batch.offsets[index] : batch.offsets[index + 1]].tolist(), 0
                     while kept < len(drafted) and drafted[kept] == left[row][kept]:
                         kept += 1
                     forest.commit([handles[row]], [left[row][: kept + 1]])
@@ -78,11 +78,11 @@ def test_a_past_that_is_wrong_is_forgotten_and_one_that_is_right_is_kept(tmp_pat
     monkeypatch.setattr(imported_turns, "_LEAST", 0.0)
     blind = SpecForest(ForestConfig(import_turns=str(file)))
     played(blind)
-    assert blind.imported_counters()["imported_evicted"] == 0, "the control: without a judgement all stay"
+    assert blind.imported_counters()["imported_evicted"] == 0, "the control: without the check all stay"
 
 
 def test_what_was_learnt_of_a_wrong_past_is_forgotten_with_it(tmp_path: Path) -> None:
-    wrong = [token + place % 2 for place, token in enumerate(way(0))]  # each token is found, and none that follows
+    wrong = [token + index % 2 for index, token in enumerate(way(0))]  # each token is found, and none that follows
     forest = SpecForest(ForestConfig(import_turns=str(saved(tmp_path / "a.npz", {0: wrong}))))
     forest.insert_all([STATES[0]] * 2, [way(0)] * 2)
     handles, before = forest.begin([STATES[0]] * 4), first_weights()

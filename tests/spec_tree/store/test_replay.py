@@ -11,7 +11,7 @@ Turns = list[tuple[DialogueState, list[int]]]
 
 
 def generated(states: int = 6, samples: int = 8, length: int = 120) -> Turns:
-    """Samples of one text a state with slips: words left out, put in, or exchanged."""
+    """Samples of one text a state with slips: words left out, put in, or swapped."""
     rng = np.random.default_rng(0)
     turns = []
     texts = [rng.integers(0, 500, length).tolist() for _ in range(states)]

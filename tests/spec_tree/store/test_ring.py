@@ -215,7 +215,7 @@ def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves
 
 
 def test_places_in_a_full_ring_are_looked_at_once() -> None:
-    """The oldest place links to where the newest stands now; a walk that went on would count all of them twice."""
+    """The oldest position links to where the newest stands now; a walk that went on would count all of them twice."""
     forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
     for index in range(200):
         forest.insert(state(index % 20), [7, 8, 9] + [100 + index] * 60)
@@ -224,8 +224,8 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
     forest.draft(handles, max_nodes=64, room=[8, 8])
     live = forest.live_table.turns
     for row in forest.live_table.rows(handles):
-        places = live.places[row, : live.place_count[row]].tolist()
-        assert 1 < len(places) == len(set(places))
+        positions = live.places[row, : live.place_count[row]].tolist()
+        assert 1 < len(positions) == len(set(positions))
 
 
 @pytest.mark.parametrize("pieces", [pytest.param(1, marks=pytest.mark.release), 40])
@@ -258,7 +258,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     forest.commit(reader, [[1, 2]])
     forest.draft(reader, max_nodes=8, room=[8])
     turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
-    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.places[row, :3]]
+    order = [int(forest.rollouts.store.log.tokens[position + 1]) for position in turns.places[row, :3]]
     assert order == [2002, 2001, 2000]
 
 

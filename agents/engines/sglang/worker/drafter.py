@@ -1,6 +1,6 @@
 """Drafts for the requests of a pass, and the updates of the draft store after the pass.
 
-``TreeDrafter`` uses only the attributes of SGLang's requests that ``served_request`` lists. The draft store receives
+``TreeDrafter`` uses only the attributes of SGLang's requests that ``Served`` lists. The draft store receives
 each token that the policy sampled once, in the order of the batch, and nothing else. Of several ranks, only the first
 one drafts (``ranked``).
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import is_
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,62 @@ from numpy.typing import NDArray
 from turntree.agents.engines.drafting.chain_rows import ChainTurn
 from turntree.agents.engines.drafting.trees import with_turn_drafts
 from turntree.agents.engines.request_wire import given_of, is_reverified
-from turntree.agents.engines.served.drafter import ServedDrafter
+from turntree.agents.engines.served.drafter import ServedDrafter, reverified_turn
 from turntree.agents.engines.served.width import WidthChooser
 from turntree.agents.engines.sglang.settings import SglangSettings
 from turntree.agents.engines.sglang.worker.rows import Flags, TreeRows, best_nodes, tree_rows
-from turntree.agents.engines.sglang.worker.served_request import Served, given_tokens, keeps, reverified_tokens
 from turntree.spec_tree import DraftBatch, SpecForest
+
+
+class Served(Protocol):
+    """The attributes of SGLang's requests that the drafter uses."""
+
+    @property
+    def rid(self) -> str: ...
+
+    @property
+    def origin_input_ids(self) -> Sequence[int]:
+        """Token ids of the prompt, including the turn's first tokens if they were given with it."""
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """Sampled tokens."""
+
+    @property
+    def sampling_params(self) -> Any:
+        """SGLang's ``SamplingParams``."""
+
+    @property
+    def finished_reason(self) -> Any:
+        """Why the request ended; ``None`` while it is live."""
+
+
+def given_tokens(request: Served) -> list[int]:
+    prompt = request.origin_input_ids
+    return list(prompt[len(prompt) - given_of(request.sampling_params.custom_params) :])
+
+
+def keeps(request: Served) -> bool:
+    """Return whether the request ended regularly, so that its turn may be drafted from."""
+    reason = request.finished_reason
+    return reason is not None and reason.to_json().get("type") in ("stop", "length")
+
+
+def reverified_tokens(request: Served) -> list[int]:
+    """Return the turn of a re-verified request; empty if it continues, or if nothing was drawn."""
+    entries, sampling = request.sampling_params.custom_params, request.sampling_params
+    count = given_of(entries)
+    drawn = _drawn(request)[-count:]
+    if len(drawn) < count:
+        return []
+    return reverified_turn(entries, request.origin_input_ids, drawn, sampling.stop_token_ids or ())
+
+
+def _drawn(request: Served) -> list[int]:
+    # `reverify` writes each drawn token twice.
+    rows = [row for row in getattr(request, "input_top_logprobs_idx", None) or [] if row]
+    return [int(row[0]) for row in rows] if all(len(row) == 2 and row[0] == row[1] for row in rows) else []
+
 
 _UNBOUNDED = 1 << 20  #: most tokens of a turn whose request has no bound; the context bounds it
 

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from turntree.agents.engines.drafting.session import DraftCounts
-from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
+from turntree.agents.engines.sglang.worker.drafter import Served, StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.sglang.worker.served_request import Served
 
 
 class Ranks(Protocol):

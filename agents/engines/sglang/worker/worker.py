@@ -30,8 +30,7 @@ from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
 from turntree.agents.engines.sglang.worker.ranked import FollowingDrafter, LeadingDrafter
 from turntree.agents.engines.sglang.worker.refusals import check_server
-from turntree.agents.engines.sglang.worker.rows import TreeRows
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors
+from turntree.agents.engines.sglang.worker.rows import TreeRows, full_mask, tree_tensors
 from turntree.agents.engines.sglang.worker.width_backends import BackendsByWidth
 from turntree.spec_tree import SpecForest
 from turntree.spec_tree.store.warm_up import warm_up

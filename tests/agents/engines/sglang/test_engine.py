@@ -227,12 +227,12 @@ def test_alike_siblings_that_fill_up_a_tree_move_the_law(folder: Path, policy: P
         made.shutdown()
     exact = policy.turns(PROMPT, 2)
     assert chi_square(drawn, exact) < 1e-9
-    first, second = ([place(turns, n) for turns in (drawn, exact)] for n in range(2))
+    first, second = ([tokens_at(turns, n) for turns in (drawn, exact)] for n in range(2))
     assert chi_square(*first) > 1e-3, "before any draft all is well"
     assert second[0][(0,)] > 3 * drawn.total() * second[1][(0,)]
 
 
-def place(turns: dict[tuple[int, ...], Any], number: int) -> Counter[tuple[int, ...]]:
+def tokens_at(turns: dict[tuple[int, ...], Any], number: int) -> Counter[tuple[int, ...]]:
     """Of the token at one place, as turns of one token."""
     found: Counter[tuple[int, ...]] = Counter()
     for turn, weight in turns.items():

@@ -69,7 +69,7 @@ def test_a_model_is_evaluated_inside_a_server(engine: SglangServer, url: str, fo
     assert all(len(turn.accepted) == len(turn.token_ids) for turn in turns), "turntree's worker says so of each"
 
 
-async def test_a_turn_that_is_given_whole_is_judged_in_one_pass(engine: SglangServer, url: str) -> None:
+async def test_a_whole_draft_is_reverified_in_one_pass(engine: SglangServer, url: str) -> None:
     request = TurnRequest(PROMPT, Sampling(max_tokens=40, seed=5), state=state("reverified"))
     plain = await engine.generate(request)
     with SglangServer(url, max_context=TestSglangServer.context - 6) as bounded:

@@ -90,7 +90,7 @@ def same(turn: Completion, plain: Completion) -> bool:
 
 
 @pytest.mark.parametrize("how", LAWS, ids=str)
-async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, policy: PolicyLaw, how: Any) -> None:
+async def test_a_turn_is_the_same_whatever_draft_of_it_is_reverified(engine: Any, policy: PolicyLaw, how: Any) -> None:
     seed = LAWS.index(how)
     prompt, sampling = PROMPTS[seed % len(PROMPTS)], Sampling(max_tokens=LENGTH, seed=seed, **how)
     plain = await engine.generate(asked(prompt, sampling))
@@ -137,7 +137,7 @@ async def test_a_stop_token_ends_the_turn_wherever_the_draft_goes_on(engine: Any
                 assert turn.finish_reason is FinishReason.STOP
 
 
-async def test_a_draft_that_would_fill_the_context_is_judged_as_far_as_it_fits(engine: Any) -> None:
+async def test_a_draft_that_would_fill_the_context_is_reverified_as_far_as_it_fits(engine: Any) -> None:
     prompt, sampling = [1 + n % 30 for n in range(CONTEXT - 30)], Sampling(max_tokens=2 * CONTEXT, seed=4)
     plain = await engine.generate(asked(prompt, sampling))
     assert len(plain.token_ids) == 30
@@ -174,7 +174,7 @@ async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine:
 
 
 @pytest.mark.parametrize("fault", ["noise of the position before", "the draft is believed"])
-async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(engine, monkeypatch, fault):
+async def test_a_reverification_that_does_not_draw_as_decoding_does_is_noticed(engine, monkeypatch, fault):
     """Control of the tests above."""
     sampling = Sampling(max_tokens=LENGTH, seed=2)
     plain = await engine.generate(asked(PROMPT, sampling))

@@ -168,7 +168,7 @@ def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
         ([{REVERIFIES: True}], True, None, [(3, 0, False)]),  # a prompt with the draft may be too long
     ],
 )
-async def test_a_server_judges_a_draft_if_it_says_that_it_can(states, reverifies, context, wanted, stand_in):
+async def test_a_server_reverifies_a_draft_if_it_reports_that_it_can(states, reverifies, context, wanted, stand_in):
     stand_in.states, stand_in.reverifies = states, reverifies
     transport = httpx.MockTransport(stand_in)
     with SglangServer("http://there", vocabulary=4, max_context=context, transport=transport) as client:

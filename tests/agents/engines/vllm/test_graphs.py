@@ -12,7 +12,7 @@ from turntree.agents.engines.vllm.graphs import DraftGraphs, graph_sizes
 pytestmark = pytest.mark.vllm
 
 ROWS, LONGEST = 256, 8
-STOCK = {
+VLLMS_OWN = {
     "cudagraph_mode": "FULL_AND_PIECEWISE",
     "cudagraph_capture_sizes": [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)],
 }
@@ -137,11 +137,11 @@ def test_every_decoding_step_replays_a_whole_graph(ours: Runner, rows: int, shor
 
 
 def test_steps_without_drafts_replay_the_graphs_of_an_engine_without_a_drafter(ours: Runner) -> None:
-    stock = runner(STOCK, 0, ours=False)
+    plain = runner(VLLMS_OWN, 0, ours=False)
     for rows in (1, 3, 100, 256):
         steps = [
             made._determine_batch_execution_and_padding(rows, rows, max_num_scheduled_tokens=1)
-            for made in (ours, stock)
+            for made in (ours, plain)
         ]
         assert steps[0] == steps[1]
         assert steps[0][1].uniform
@@ -282,7 +282,7 @@ def test_no_graph_is_larger_than_a_step_or_than_the_caller_s_largest(
 
 
 def test_vllm_s_own_graphs_are_for_drafts_of_the_greatest_length_and_few_requests_alone() -> None:
-    default = runner(STOCK, ours=False)
+    default = runner(VLLMS_OWN, ours=False)
     assert modes(default, 32, shortest=9, longest=9) == {"FULL"}
     assert modes(default, 32, shortest=1, longest=1) == modes(default, 32, shortest=1, longest=8) == {"PIECEWISE"}
     assert modes(default, 64, shortest=9, longest=9) == {"NONE"}

@@ -43,10 +43,10 @@ def at_nodes(rows: int, *, top_k: bool, drafted: list[int] | None = None, unseed
     noises = Noises(every >= 0, every.astype(np.uint64), every == unseeded, every < 0)
     logits = torch.randn(rows * width, VOCABULARY, generator=torch.Generator().manual_seed(0))
     with pretended_device():
-        values, places = logits.to(DEVICE), torch.arange(width).repeat(rows).to(DEVICE)
+        values, positions = logits.to(DEVICE), torch.arange(width).repeat(rows).to(DEVICE)
         sampling = Cuts(rows, top_k=top_k)
         with Launches() as counted:
-            drawn = draw_at_nodes(values, sampling, noises, places, width, drafted)
+            drawn = draw_at_nodes(values, sampling, noises, positions, width, drafted)
     return drawn.held, counted
 
 

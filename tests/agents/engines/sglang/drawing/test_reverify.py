@@ -63,7 +63,7 @@ def winners(logits: torch.Tensor, seed: int, first: int) -> list[int]:
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_a_token_is_drawn_at_each_place_of_a_draft_by_the_noise_of_its_place_in_the_turn(piece: int) -> None:
-    """Two drafts of 5 tokens and a request of others between them; the second one's first 2 places came before."""
+    """Two drafts of 5 tokens and a request of others between them; the second one's first 2 indices came before."""
     requests = [request(4, 5, 7), request(3, 0, 8, reverified=False), request(6, 5, 9)]
     one = Reverification(batch([0, 0, 7], [3, 1, 0], [9, 3, 4]), Noises.of(requests))
     logits = torch.randn(6 + 2 + 4, VOCABULARY, generator=torch.Generator().manual_seed(0))
@@ -87,12 +87,12 @@ def test_log_probabilities_come_before_and_after_the_cuts() -> None:
     seen = output([6])
     one.write(seen)
     best, law = logits.topk(2, -1), logits.log_softmax(-1)
-    for place, ((token, _), (before, after)) in enumerate(
+    for index, ((token, _), (before, after)) in enumerate(
         zip(seen.input_top_logprobs_idx[0], seen.input_top_logprobs_val[0], strict=True)
     ):
-        assert token in best.indices[place]
-        assert before == pytest.approx(float(law[place, token]), abs=1e-6)
-        assert after == pytest.approx(float(logits[place, token] - best.values[place].logsumexp(-1)), abs=1e-5)
+        assert token in best.indices[index]
+        assert before == pytest.approx(float(law[index, token]), abs=1e-6)
+        assert after == pytest.approx(float(logits[index, token] - best.values[index].logsumexp(-1)), abs=1e-5)
 
 
 @pytest.mark.parametrize("rows", [5, 7])

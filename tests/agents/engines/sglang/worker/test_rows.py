@@ -6,7 +6,7 @@ from turntree.agents.engines.sglang.worker.rows import best_nodes, tree_rows
 
 torch = pytest.importorskip("torch")
 
-from turntree.agents.engines.sglang.worker.tree_tensors import full_mask, tree_tensors  # noqa: E402
+from turntree.agents.engines.sglang.worker.rows import full_mask, tree_tensors  # noqa: E402
 
 TREES = draft_trees([(5, -1), (6, 0), (7, -1), (8, 1), (9, 2)], [], [(1, -1), (2, 0)], last_probability=0.1)
 LAST = np.array([3, 4, 0])
@@ -115,7 +115,7 @@ def test_a_mask_without_padding_is_read_beyond_its_end():
 
 def test_positions_go_on_from_the_context():
     rows = tree_rows(random_trees(np.random.default_rng(1), 3, 5), np.arange(3), 6)
-    tokens, positions, places, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")
+    tokens, positions, indices, *_ = tree_tensors(rows, torch.tensor([4, 0, 9]), "cpu")
     assert tokens.view(3, 6)[:, 0].tolist() == [0, 1, 2]
     assert (positions.view(3, 6) - torch.tensor([[4], [0], [9]])).tolist() == rows.depths.tolist()
-    assert places.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]
+    assert indices.tolist() == [[*range(6)], [*range(6, 12)], [*range(12, 18)]]

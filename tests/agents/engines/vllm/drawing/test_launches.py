@@ -78,9 +78,9 @@ def row_by_row(draws: Any, tokens: Any, drafts: Any, lengths: Any, logits: Any, 
     nodes = np.concatenate([begins[row] + step for row, step in zip(rows, steps, strict=True)])
     counts = [len(step) for step in steps]
     said = [len(draws._runner.requests[str(row)].output_token_ids) for row in rows]
-    places = np.repeat(said, counts) + np.concatenate(steps)
+    positions = np.repeat(said, counts) + np.concatenate(steps)
     laws = logits[torch.from_numpy(nodes).to(DEVICE)]
-    drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), places).cpu().tolist()
+    drawn = seeded_draws.draw(laws, np.repeat(seeded.seeds, counts), positions).cpu().tolist()
     turn_drafts, ends = drafts.cpu().tolist(), bonus.cpu().tolist()
     for row, count in zip(rows, counts, strict=True):
         mine, drawn = [*drawn[:count], *ends[row]], drawn[count:]

@@ -68,21 +68,21 @@ def passed(runner: Any, count: int) -> dict[str, Any]:
     return found
 
 
-def winner(place: int) -> int:
-    """What the seed says at a given token's place in the turn."""
-    p = TABLE[PROMPT - GIVEN - 1 + place].double().softmax(-1).numpy()
-    clocks = exponential(np.array([SEED], np.uint64), np.array([place]), np.arange(VOCABULARY))
+def winner(position: int) -> int:
+    """What the seed says at a given token's position in the turn."""
+    p = TABLE[PROMPT - GIVEN - 1 + position].double().softmax(-1).numpy()
+    clocks = exponential(np.array([SEED], np.uint64), np.array([position]), np.arange(VOCABULARY))
     return int((clocks / p).argmin())
 
 
 @pytest.mark.parametrize("passes", [[PROMPT], [6, 3], [3, 3, 2, 1], [1] * PROMPT], ids=str)
-def test_a_prompt_read_in_several_passes_is_judged_as_in_one_and_waits_until_it_is_read(passes: list[int]) -> None:
+def test_a_prompt_read_in_several_passes_is_reverified_as_in_one_and_waits_until_it_is_read(passes: list[int]) -> None:
     runner, heard = runner_of(a=reverified()), []
     runner.drafter = SimpleNamespace(record_given=lambda name, drawn: heard.append((name, drawn)))
     reverified_prompts.install(runner)
     *before, last = [passed(runner, count) for count in passes[:-1]], passed(runner, passes[-1])
     assert before == [[{}] * (len(passes) - 1)]
-    expected = [winner(place) for place in range(GIVEN)]
+    expected = [winner(position) for position in range(GIVEN)]
     assert last["a"].logprob_token_ids[:, 0].tolist() == expected
     assert heard == [("a", expected)]
     assert runner.num_prompt_logprobs == {}
@@ -103,6 +103,6 @@ def test_a_request_that_is_read_to_its_end_waits_no_more_and_begins_anew_where_i
 
 
 def test_the_noise_says_other_things_than_the_likeliest_tokens() -> None:
-    """Control: it depends on the place."""
+    """Control: it depends on the position."""
     likeliest = TABLE[PROMPT - GIVEN - 1 :].argmax(1)[:GIVEN].tolist()
-    assert [winner(place) for place in range(GIVEN)] != likeliest
+    assert [winner(position) for position in range(GIVEN)] != likeliest

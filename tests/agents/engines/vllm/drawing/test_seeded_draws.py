@@ -100,7 +100,7 @@ def test_a_drafted_token_stays_exactly_if_the_seed_says_it(upstream: Any, said: 
 
 
 def test_nothing_after_a_mismatch_is_said_though_it_was_drafted_rightly(upstream: Any) -> None:
-    turn = [winner(5, place) for place in range(4)]
+    turn = [winner(5, position) for position in range(4)]
     drafted = [turn[0], (turn[1] + 1) % VOCABULARY, turn[2]]
     assert verified(runner_of(request(5), request(5)), upstream, [drafted, turn[:3]]) == [turn[:2], turn]
 

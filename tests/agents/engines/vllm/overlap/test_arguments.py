@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from turntree.agents.engines.vllm import compat
-from turntree.agents.engines.vllm.overlap.arguments import SCHEDULER, is_ours, on_accelerator
+from turntree.agents.engines.vllm.config import SCHEDULER, is_ours, on_accelerator
 from turntree.agents.engines.vllm.settings import DRAFTER, SECTION, speculative_config
 
 OURS = {"speculative_config": speculative_config(6)}

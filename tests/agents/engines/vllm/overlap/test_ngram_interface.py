@@ -8,7 +8,7 @@ import pytest
 from turntree.agents.engines.vllm.overlap import ngram_interface
 
 CONFIG = object()
-WITH, AS_STOCK = (CONFIG, True), (None, False)
+WITH, PLAIN = (CONFIG, True), (None, False)
 """A runner's ``speculative_config`` and ``use_async_spec_decode``, with its drafter and as without one."""
 
 
@@ -85,13 +85,13 @@ def step(runner: Any, *, planned: int = 0, then: int = 0, prompt: int = 0) -> li
     return list(runner.modes)
 
 
-def test_a_step_runs_as_the_stock_one_unless_drafts_come_before_in_or_after_it(runner: Any) -> None:
-    assert step(runner) == [AS_STOCK] * 2
+def test_a_step_runs_as_vllms_own_unless_drafts_come_before_in_or_after_it(runner: Any) -> None:
+    assert step(runner) == [PLAIN] * 2
     assert step(runner, then=4) == [WITH] * 2  # its tokens are drafted from
     assert step(runner, planned=4, then=4) == [WITH] * 2
     assert step(runner, planned=4) == [WITH] * 2
-    assert step(runner) == [WITH, AS_STOCK]  # its positions were counted with the drafts before it
-    assert step(runner) == [AS_STOCK] * 2
+    assert step(runner) == [WITH, PLAIN]  # its positions were counted with the drafts before it
+    assert step(runner) == [PLAIN] * 2
     assert (runner.speculative_config, runner.use_async_spec_decode) == WITH
 
 
@@ -109,7 +109,7 @@ def test_a_step_whose_drafts_all_failed_to_come_is_one_with_drafts_still(runner:
     scheduled.total_num_scheduled_tokens = scheduled.num_scheduled_tokens["a"] = 1
     runner.sample_tokens(None)
     assert runner.modes == [WITH] * 2
-    assert step(runner) == [WITH, AS_STOCK]
+    assert step(runner) == [WITH, PLAIN]
 
 
 def test_a_step_that_fails_leaves_the_runner_with_its_drafter(runner: Any) -> None:

@@ -116,15 +116,15 @@ def test_answers_are_those_of_synchronous_steps_without_drafts(engines: Any) -> 
 
 @pytest.fixture
 def ragged(engines: Any, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
-    """Steps in which the requests that had as many places for drafts as others kept fewer of them, or not."""
+    """Steps in which the requests that had as many planned for drafts as others kept fewer of them, or not."""
     drafter, seen = runner_of(engines.drafted).drafter, Counter[bool]()
     trim = drafter.trim
 
     def watched(step: Any) -> None:
-        places = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
+        planned = {name: len(tokens) for name, tokens in step.scheduled_spec_decode_tokens.items()}
         trim(step)
-        most = max(places.values(), default=0)
-        left = {len(step.scheduled_spec_decode_tokens.get(name, ())) for name, n in places.items() if n == most}
+        most = max(planned.values(), default=0)
+        left = {len(step.scheduled_spec_decode_tokens.get(name, ())) for name, n in planned.items() if n == most}
         assert not drafter.lengths or left <= {0, *drafter.lengths}
         seen[len(left) > 1] += 1
 

@@ -1,4 +1,4 @@
-"""The places that ``DraftScheduler`` plans, beside vLLM's own requests and cache, without a model."""
+"""The rows that ``DraftScheduler`` plans, beside vLLM's own requests and cache, without a model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Steps:
         self.scheduler.add_request(Request(name, [7] * prompt, given, None))
 
     def next(self) -> dict[str, int]:
-        """Schedule a step, end the one before; returns the places of the new one."""
+        """Schedule a step, end the one before; returns the rows of the new one."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         scheduled, before, self.running = self.scheduler.schedule(), self.running, None
@@ -43,8 +43,8 @@ class Steps:
             self.running = scheduled
         if before is not None:
             names = list(before.num_scheduled_tokens)
-            places = {name: place for place, name in enumerate(names)}
-            self.scheduler.update_from_output(before, ModelRunnerOutput(names, places, [[9]] * len(names)))
+            rows = {name: row for row, name in enumerate(names)}
+            self.scheduler.update_from_output(before, ModelRunnerOutput(names, rows, [[9]] * len(names)))
         return {name: len(tokens) for name, tokens in scheduled.scheduled_spec_decode_tokens.items()}
 
 
