@@ -67,7 +67,7 @@ def scores(turns: list[Completion]) -> dict[str, float]:
     """Of the monitors, by name."""
     monitors = Monitors()
     monitors.add(turns)
-    return {name.split("_")[1]: score for name, score in monitors.scores().items()}
+    return {name.split("_")[-2]: score for name, score in monitors.scores().items()}
 
 
 @pytest.mark.parametrize(("wider", "passes"), [(16, 1), (2, 2)])
