@@ -112,12 +112,7 @@ def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDA
 
 @part
 def _take(
-    turn: Any,
-    tokens: NDArray[np.int32],
-    begin: int,
-    stop: int,
-    held: NDArray[np.int32],
-    stops: NDArray[np.int32],
+    turn: Any, tokens: NDArray[np.int32], begin: int, stop: int, held: NDArray[np.int32], stops: NDArray[np.int32]
 ) -> tuple[int, bool]:
     # Copy new tokens to the held ones, up to the end of the turn; vLLM may sample beyond it.
     count, first, over = int64(0), int64(turn.held), False
@@ -398,13 +393,7 @@ def _propose_turn_drafts(slots: NDArray[np.int32], step: int, longest: int, chai
 
 @part
 def _keep_most_probable(
-    most: int,
-    drafted: int,
-    count: int,
-    longest: int,
-    turns: NDArray[np.void],
-    paths: NDArray[np.float32],
-    space: Space,
+    most: int, drafted: int, count: int, longest: int, turns: NDArray[np.void], paths: NDArray[np.float32], space: Space
 ) -> None:
     # A path is never more probable than its beginning, so each draft keeps its beginning.
     # Nodes of a part are packed, and each part starts at its own multiple of the budget.
@@ -456,12 +445,7 @@ def _nth_greatest(values: NDArray[np.float32], count: int, nth: int) -> np.float
 
 @part
 def _write(
-    count: int,
-    longest: int,
-    slots: NDArray[np.int32],
-    chains: Chains,
-    turns: NDArray[np.void],
-    out: Proposals,
+    count: int, longest: int, slots: NDArray[np.int32], chains: Chains, turns: NDArray[np.void], out: Proposals
 ) -> None:
     # Each draft is written up to its first stop token.
     start, nodes = int64(0), out.nodes

@@ -145,13 +145,7 @@ def scoring_parameters(top: int) -> dict[str, Any]:
     vLLM then returns log-probabilities of each prompt token, of the token after the prompt, and of the ``top`` most
     probable tokens at each position (-1: all tokens).
     """
-    return {
-        "temperature": 1.0,
-        "max_tokens": 1,
-        "ignore_eos": True,
-        "prompt_logprobs": top,
-        "logprobs": top,
-    }
+    return {"temperature": 1.0, "max_tokens": 1, "ignore_eos": True, "prompt_logprobs": top, "logprobs": top}
 
 
 def completion(

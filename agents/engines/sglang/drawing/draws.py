@@ -9,11 +9,15 @@ is exact for any tree, also with equal siblings, and accepts as much as any rule
 Other requests keep SGLang's own rules. SGLang's seeded sampler hashes (seed, position, token) in plain decoding, but
 its verification of trees uses independent random numbers (not even seeded in 0.5.12), so its seeded turns depend on
 their drafts.
+
+The noise of a batch's requests is known where SGLang builds the batch, and is carried as an attribute of
+``SamplingBatchInfo``: functions here wrap the methods of that class with the same names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,12 +108,7 @@ def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) 
 
 
 def draw_at_nodes(
-    logits: Tensor,
-    sampling: Any,
-    noises: Noises,
-    positions: Tensor,
-    width: int,
-    drafted: Sequence[int] | None = None,
+    logits: Tensor, sampling: Any, noises: Noises, positions: Tensor, width: int, drafted: Sequence[int] | None = None
 ) -> Tensor:
     """Draw a token at each node of the batch's trees: int64, shape (rows, width), 0 at padding.
 
@@ -140,3 +139,96 @@ def draw_at_nodes(
 
 def _cuts(sampling: Any) -> bool:
     return bool(sampling.need_top_k_sampling or sampling.need_top_p_sampling or sampling.need_min_p_sampling)
+
+
+_NOISES = "turntree_noises"
+_NOTHING = Noises.of([])
+_everyone = False
+
+
+def draw_for_all() -> None:
+    """Make turntree sample all further requests of this process: its draft worker is turntree's."""
+    global _everyone
+    _everyone = True
+
+
+def noises_of(sampling: Any) -> Noises | None:
+    """Return the noise of a ``SamplingBatchInfo``; ``None`` if SGLang samples the whole batch."""
+    noises: Noises | None = getattr(sampling, _NOISES, None)
+    if noises is None or not (_everyone or noises.ours.any()):
+        return None
+    if len(noises.seeds) != len(sampling):
+        raise RuntimeError(
+            f"a batch of {len(sampling)} requests has the noise of {len(noises.seeds)}; this version of SGLang changes "
+            "batches by a method that turntree does not wrap. Use SGLang 0.5.12"
+        )
+    return noises
+
+
+def from_schedule_batch(original: Callable[..., Any], cls: type, batch: Any, *rest: Any, **options: Any) -> Any:
+    info = original(cls, batch, *rest, **options)
+    setattr(info, _NOISES, Noises.of(batch.reqs))
+    return info
+
+
+def filter_batch(original: Callable[..., None], info: Any, keep: Sequence[int], *rest: Any, **options: Any) -> None:
+    original(info, keep, *rest, **options)
+    if hasattr(info, _NOISES):
+        setattr(info, _NOISES, getattr(info, _NOISES).at(np.asarray(keep, np.int64)))
+
+
+def merge_batch(original: Callable[..., None], info: Any, other: Any) -> None:
+    original(info, other)
+    setattr(info, _NOISES, getattr(info, _NOISES, _NOTHING).then(getattr(other, _NOISES, _NOTHING)))
+
+
+def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **options: Any) -> Any:
+    # The scheduler changes its own object while the copy is sampled from.
+    copied = original(info, *rest, **options)
+    if hasattr(info, _NOISES):
+        setattr(copied, _NOISES, getattr(info, _NOISES))
+    return copied
+
+
+#: Attribute of SGLang's ``NgramVerifyInput``: nodes of each row's tree after its root, without padding.
+DRAFTED_NODES = "turntree_drafted"
+
+
+def _at_nodes(logits: Tensor, sampling: Any, noises: Noises, verify_input: Any) -> Tensor:
+    drafted = getattr(verify_input, DRAFTED_NODES, None)
+    width = verify_input.draft_token_num
+    return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
+
+
+def alike_on_ranks(drawn: Tensor) -> Tensor:
+    # The ranks' logits may differ in rounding, so the first rank decides for all.
+    group = importlib.import_module("sglang.srt.distributed").get_tp_group()
+    if group.world_size > 1:
+        group.broadcast(drawn, src=0)
+    return drawn
+
+
+def sampling_verify(
+    original: Callable[..., None], verify_input: Any, batch: Any, logits_output: Any, sampling: Any
+) -> None:
+    """Verify like ``NgramVerifyInput._greedy_verify``, with drawn tokens instead of the most probable ones."""
+    noises = noises_of(sampling)
+    if noises is None:
+        return original(verify_input, batch, logits_output, sampling)
+    logits = logits_output.next_token_logits
+    rows, width = batch.batch_size(), verify_input.draft_token_num
+    verify_input.predict = torch.empty(len(logits) + 1, dtype=torch.int32, device=logits.device)
+    verify_input.accept_indices = torch.full((rows, width), -1, dtype=torch.int32, device=logits.device)
+    verify_input.num_correct_drafts = torch.empty((rows,), dtype=torch.int32, device=logits.device)
+    # "retrive" is SGLang's spelling. The kernel walks each tree along `target_predict`.
+    importlib.import_module("sglang.srt.speculative.ngram_info").verify_tree_greedy(
+        predicts=verify_input.predict,
+        accept_index=verify_input.accept_indices,
+        accept_token_num=verify_input.num_correct_drafts,
+        candidates=verify_input.draft_token.reshape(rows, width),
+        retrive_index=verify_input.retrieve_index,
+        retrive_next_token=verify_input.retrieve_next_token,
+        retrive_next_sibling=verify_input.retrieve_next_sibling,
+        target_predict=_at_nodes(logits, sampling, noises, verify_input),
+    )
+    return None

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing import noise_rows, reverify, verification
-from turntree.agents.engines.sglang.drawing.draws import draw, reshaped
-from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
+from turntree.agents.engines.sglang.drawing import draws, reverify
+from turntree.agents.engines.sglang.drawing.draws import draw, noises_of, reshaped
 from turntree.agents.engines.sglang.wire import is_ours
 
 _INFO = "sglang.srt.sampling.sampling_batch_info.SamplingBatchInfo"
@@ -26,15 +25,15 @@ def install() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     around = {
-        f"{_INFO}.from_schedule_batch": noise_rows.from_schedule_batch,
-        f"{_INFO}.filter_batch": noise_rows.filter_batch,
-        f"{_INFO}.merge_batch": noise_rows.merge_batch,
-        f"{_INFO}.copy_for_forward": noise_rows.copy_for_forward,
+        f"{_INFO}.from_schedule_batch": draws.from_schedule_batch,
+        f"{_INFO}.filter_batch": draws.filter_batch,
+        f"{_INFO}.merge_batch": draws.merge_batch,
+        f"{_INFO}.copy_for_forward": draws.copy_for_forward,
         "sglang.srt.layers.sampler.Sampler._sample_from_probs": _sample_from_probs,
         f"{_LOGITS}.forward": reverify.forward,
         f"{_LOGITS}._get_logits": reverify.get_logits,
         "sglang.srt.managers.schedule_batch.Req._check_token_based_finish": _check_token_based_finish,
-        "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": verification.sampling_verify,
+        "sglang.srt.speculative.ngram_info.NgramVerifyInput._sampling_verify": draws.sampling_verify,
     }
     for target, hook in around.items():
         HookRegistry.register(target, hook, HookType.AROUND)

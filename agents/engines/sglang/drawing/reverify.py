@@ -17,9 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from turntree.agents.engines.sglang.drawing.draws import Noises, draw, reshaped
-from turntree.agents.engines.sglang.drawing.noise_rows import noises_of
-from turntree.agents.engines.sglang.drawing.verification import alike_on_ranks
+from turntree.agents.engines.sglang.drawing.draws import Noises, alike_on_ranks, draw, noises_of, reshaped
 
 _REVERIFICATION = "turntree_reverify"
 _ROWS = 128  #: most distributions held at once in addition to SGLang's own

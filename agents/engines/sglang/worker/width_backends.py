@@ -70,10 +70,7 @@ class BackendsByWidth:
             if runner.graph_runner is None:
                 return WidthBackend(attention, None)
             captured = (graphs or _graph_runner())(
-                runner,
-                attn_backend=attention,
-                speculative_num_steps=width - 1,
-                speculative_num_draft_tokens=width,
+                runner, attn_backend=attention, speculative_num_steps=width - 1, speculative_num_draft_tokens=width
             )
         return WidthBackend(attention, captured)
 

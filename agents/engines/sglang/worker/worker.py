@@ -23,8 +23,7 @@ from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
-from turntree.agents.engines.sglang.drawing.noise_rows import draw_for_all
-from turntree.agents.engines.sglang.drawing.verification import DRAFTED_NODES
+from turntree.agents.engines.sglang.drawing.draws import DRAFTED_NODES, draw_for_all
 from turntree.agents.engines.sglang.settings import settings_from_environment
 from turntree.agents.engines.sglang.wire import ACCEPTED, DRAFTED
 from turntree.agents.engines.sglang.worker.drafter import StepCounts, TreeDrafter
@@ -70,10 +69,7 @@ class TurntreeWorker(NGRAMWorker):  # type: ignore[misc]
             self.drafter.prompts(batch.reqs)
         result = super().forward_batch_generation(batch)
         if self._outcome is not None:
-            result.logits_output.customized_info = {
-                DRAFTED: self._outcome.drafted,
-                ACCEPTED: self._outcome.accepted,
-            }
+            result.logits_output.customized_info = {DRAFTED: self._outcome.drafted, ACCEPTED: self._outcome.accepted}
         return result
 
     def _prepare_for_speculative_decoding(self, batch: Any) -> None:

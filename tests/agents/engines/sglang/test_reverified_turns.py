@@ -54,10 +54,7 @@ def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngin
         draft_tokens=request.param,
         speculation=SglangSettings(adaptive=False, min_probability=0.02),
         seed=1,
-        engine_args={
-            **beside("dtype", "max_running_requests", "random_seed", "log_level"),
-            "chunked_prefill_size": 48,
-        },
+        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), "chunked_prefill_size": 48},
     )
     with pytest.MonkeyPatch.context() as patch:
         for name in CHUNKS:

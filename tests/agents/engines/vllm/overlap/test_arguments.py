@@ -68,11 +68,7 @@ def test_other_drafters_and_none_are_left_alone(speculative: Any, ranks: int) ->
 def test_else_it_drafts_synchronously(installed: Any, version: str, ranks: int, more: dict[str, Any]) -> None:
     installed(version)
     given = on_accelerator(OURS | more, rows=8, ranks=ranks)
-    assert given["speculative_config"] == {
-        "method": "custom_class",
-        "model": DRAFTER,
-        "num_speculative_tokens": 6,
-    }
+    assert given["speculative_config"] == {"method": "custom_class", "model": DRAFTER, "num_speculative_tokens": 6}
     assert given.get("scheduler_cls") == more.get("scheduler_cls")
 
 

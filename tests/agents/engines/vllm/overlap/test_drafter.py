@@ -259,9 +259,7 @@ def test_what_is_sampled_in_the_middle_of_a_prompt_is_no_token(runner: Runner) -
 
 
 @pytest.mark.parametrize(
-    ("kept", "turn"),
-    [(3, [11, 12, 13, 21, END]), (2, [11, 12, 21, END])],
-    ids=["all of it", "without the last token"],
+    ("kept", "turn"), [(3, [11, 12, 13, 21, END]), (2, [11, 12, 21, END])], ids=["all of it", "without the last token"]
 )
 def test_a_turn_goes_on_after_a_pause_from_the_tokens_that_vllm_kept(
     runner: Runner, kept: int, turn: list[int]
