@@ -1,5 +1,3 @@
-"""Damaged files of every kind that is read from outside, their check sums made right again."""
-
 import io
 import os
 import random
@@ -36,7 +34,6 @@ def turn(chance: random.Random) -> list[int]:
 
 @cache
 def whole(kind: str) -> bytes:
-    """A file of this kind."""
     chance, file = random.Random(0), io.BytesIO()
     if kind == "ledger":
         ledger = Ledger(max_tokens=500)
@@ -80,7 +77,6 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def use(store: SpecForest) -> None:
-    """What an engine does with a store."""
     handles = store.begin([state(number) for number in range(4)], [[1, 2, 3]] * 4)
     store.draft(handles, max_nodes=8, room=[8] * 4)
     store.commit(handles, [[1, 2]] * 4)
@@ -124,7 +120,6 @@ TEXTS = (
 
 
 def sealed(kind: str, arrays: Arrays, chance: random.Random) -> bytes:
-    """A file of these arrays, its check sums right."""
     file = io.BytesIO()
     if kind == "forest" and chance.random() < 0.97:
         arrays.pop("digest", None)
@@ -134,7 +129,6 @@ def sealed(kind: str, arrays: Arrays, chance: random.Random) -> bytes:
 
 
 def wrong(array: np.ndarray, chance: random.Random) -> np.ndarray:
-    """Another array in its place."""
     match chance.randrange(8):
         case 0:
             return array.astype(chance.choice(["<i4", "<i8", "<u8", "<u2", "|u1", "<f4", "<f8", "|b1", "<U9", "<c8"]))
@@ -189,7 +183,6 @@ def damaged(kind: str, data: bytes, chance: random.Random) -> bytes:
 
 
 def fuzz(kind: str, data: bytes, path: Path, count: int, seed: int) -> dict[str, int]:
-    """Read damaged files; how many were refused and read. The first file raises what its reading raises."""
     chance, found = random.Random(seed), {"refused": 0, "read": 0}
     read, errors = KINDS[kind]
     path.write_bytes(data)
@@ -241,7 +234,6 @@ def test_a_reader_without_bounds_is_noticed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_claims_to_be_larger_than_its_file_is_refused_before_it_is_made(tmp_path: Path) -> None:
-    """A header of 30 GB, and a compressed part, which could have any size."""
     data = whole("ledger")
     header = data[data.index(b"\x93NUMPY") :].split(b"\n")[0]
     told = header.replace(b"(5,)", b"(4000000000,)").replace(b" " * 9, b"", 1)

@@ -30,7 +30,7 @@ def law(p: NDArray[np.float64], k: int) -> KnownDistribution:
 @pytest.mark.parametrize("lenience", [1.0, 1.3])
 @pytest.mark.parametrize(("known_q", "known_p"), [(6, [6]), (3, [2, 6]), (1, [3, 6]), (3, [1, 2, 4, 6])])
 def test_a_rejected_position_is_drawn_from_the_residual(known_q: int, known_p: list[int], lenience: float) -> None:
-    """Over a grid of the first coin; the coins after it matter only where all is drawn anew."""
+    """Over a grid of the first coin; later coins matter only if a new draw starts."""
     p, q = np.random.default_rng(3).dirichlet(np.ones(6), 2)
     stored, chance = turn(q, known_q), np.random.default_rng(8)
     part = np.zeros(6)

@@ -25,7 +25,6 @@ def other(said: tuple[int, ...]) -> tuple[int, ...]:
 
 
 async def dialogue(play: Reused, seed: int, answers: list[Answer], task: str = "t") -> list[Completion]:
-    """A dialogue whose turns are answered by functions of what was said."""
     prompt: tuple[int, ...] = (1, 2)
     turns = []
     for number, answer in enumerate(answers):
@@ -58,7 +57,6 @@ def test_the_passes_of_a_whole_episode_begin_with_its_first_turn(config: ReuseCo
 
 
 def states(play: Reused) -> Any:
-    """All that a later step depends on."""
     stats = {name: getattr(play.stats, name) for name in ("turns", "drafted_turns", "offered", "reused", "whole")}
     entries = play.reuse.ledger._entries.values()
     held = [(one.key, one.turn.tokens.tolist(), one.rank, one.step, one.trained) for one in entries]
@@ -68,7 +66,6 @@ def states(play: Reused) -> Any:
 @pytest.mark.parametrize("config", [REPLAY, EXACT, LENIENT])
 @pytest.mark.parametrize("changed", [False, True])
 def test_what_is_sampled_and_stored_does_not_depend_on_it(config: ReuseConfig, changed: bool) -> None:
-    """Siblings, new weights, an answer that changed, and dialogues that end early."""
     results = []
     for early in (True, False):
         play = Reused(random_policy(1, 4), replace(config, early=early))
@@ -84,7 +81,7 @@ def test_what_is_sampled_and_stored_does_not_depend_on_it(config: ReuseConfig, c
 
 @pytest.mark.parametrize(("config", "own"), [(REPLAY, 0), (EXACT, TURNS)])
 def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) -> None:
-    """From the engine, which samples a replayed one whole, early or not; else from its reuse."""
+    """The engine inserts turns that it sampled whole, the pipeline the other ones."""
     kept: list[tuple[int, ...]] = []
     play = Reused(random_policy(1, 4), config, remember=lambda state, said: kept.append(tuple(said)))
     episodes(play, 1)
@@ -97,7 +94,6 @@ def test_the_store_of_drafts_gets_each_turn_once(config: ReuseConfig, own: int) 
 
 
 def test_a_pass_that_nobody_waits_for_ends_before_the_engine_sleeps() -> None:
-    """A failed one is asked for again by its request."""
     play = Reused(after_prompt(random_policy(1, 4)), REPLAY)
     early, request = PrefetchedPasses(), TurnRequest((1,), TURN)
 

@@ -17,11 +17,8 @@ PROMPT = (1, 2)
 
 @dataclass
 class SlowEngine(TabledEngine):
-    """Finishes turns made ahead when it is told to, or ends them after ``cut`` tokens."""
-
     cut: int = 2
-    held: list[asyncio.Future[bool]] = field(default_factory=list)
-    """Of turns made ahead: whether they may be finished."""
+    held: list[asyncio.Future[bool]] = field(default_factory=list)  #: whether precomputed turns may finish
     drafts: list[tuple[int, ...]] = field(default_factory=list)
 
     async def generate(self, request: TurnRequest) -> Completion:

@@ -92,7 +92,7 @@ HERE = DialogueState.from_tokens([1, 2, 3], task="7", env="sums")
 
 
 class Wire:
-    """An sharing over a log of this process, which may be cut before or after the log was reached."""
+    """A connection to a log in this process that may fail before or after it reached the log."""
 
     def __init__(self, log: TurnLog, name: str) -> None:
         self.log, self.name = log, name

@@ -1,5 +1,3 @@
-"""Turns of other runs that a store begins with, and that leave by their own acceptance."""
-
 import errno
 import os
 import random
@@ -18,14 +16,12 @@ VOCABULARY = 40
 
 
 def way(number: int, slip: random.Random | None = None) -> list[int]:
-    """What is mostly said at a state; with ``slip`` one token of five differs."""
     chance = random.Random(number)
     said = [chance.randrange(VOCABULARY) for _ in range(24)]
     return [token if slip is None or slip.random() > 0.2 else slip.randrange(VOCABULARY) for token in said]
 
 
 def saved(path: Path, turns: dict[int, list[int]], **settings: str) -> Path:
-    """A store's file with four turns at each state."""
     forest = SpecForest(ForestConfig(**settings))
     for number, said in turns.items():
         forest.insert_all([STATES[number]] * 4, [said] * 4)
@@ -34,7 +30,7 @@ def saved(path: Path, turns: dict[int, list[int]], **settings: str) -> Path:
 
 
 def played(forest: SpecForest, rounds: int = 3, *, siblings: int = 4) -> float:
-    """Tokens per forward pass of a policy that mostly says its way, ``siblings`` turns of each state at once."""
+    """Tokens per forward pass of a policy that mostly follows its way."""
     slip, steps, tokens = random.Random(1), 0, 0
     for _ in range(rounds):
         for number, state in enumerate(STATES):

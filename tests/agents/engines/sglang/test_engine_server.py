@@ -1,5 +1,3 @@
-"""The client against a real ``sglang serve`` with turntree's worker in it: one server for the whole module."""
-
 import asyncio
 import json
 import sys
@@ -91,7 +89,7 @@ def test_penalties_are_refused_and_nobody_else_suffers(engine: SglangServer, url
 
 
 async def test_new_weights_say_what_they_say_elsewhere(engine, policy, chatml, tmp_path):
-    """The last test: the server has other weights then."""
+    # The last test: the server has other weights afterwards.
     folder = save_tiny_llama(tmp_path, vocabulary=len(chatml), seed=1)
     await asyncio.to_thread(engine.update_weights_from_disk, folder)
     turn = await engine.generate(

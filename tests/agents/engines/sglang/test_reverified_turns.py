@@ -1,5 +1,3 @@
-"""Turns given as drafts to a real SGLang on the CPU, verified again in one pass over prompt and draft."""
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +43,6 @@ def folder(small_llama: Path) -> Path:
 
 @pytest.fixture(scope="module", params=[8, pytest.param(0, marks=pytest.mark.release)], ids=["drafting", "plain"])
 def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngine]:
-    """Prompts are computed in parts of 48 tokens, logits of 16."""
     prepare()
     config = SglangEngineConfig(
         max_batch=48,
@@ -69,14 +66,12 @@ def asked(prompt: Sequence[int], sampling: Sampling, draft: Sequence[int] = ()) 
 
 
 def drafts_of(turn: Sequence[int]) -> list[list[int]]:
-    """Right ones, and ones that are wrong at their begin, inside and at their end, too short and too long."""
     right = list(turn)
     wrong = [[*right[:at], (right[at] + 1) % 32, *right[at + 1 :]] for at in (0, 1, 30, len(right) - 1)]
     return [right, *wrong, right[:40], [*right, *right[:20]], [7] * len(right)]
 
 
 def stored(engine: SglangEngine) -> tuple[int, int, int]:
-    """Finished turns in the store, their tokens, and live turns. All that ended before is counted."""
     engine.reset_prefix_cache()
     figures = engine.figures()
     return figures["forest_rollouts"], figures["forest_tokens"], figures["forest_live"]

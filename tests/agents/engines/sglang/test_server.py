@@ -1,5 +1,3 @@
-"""The client of a server, over a stand-in that answers as SGLang does."""
-
 import asyncio
 import json
 from typing import Any
@@ -27,7 +25,7 @@ def entries(tokens: list[int]) -> list[list[Any]]:
 
 
 class StandIn:
-    """Says 0, 1, 2, 3, 0, 1 ... and remembers what it was asked."""
+    """Answers with tokens 0, 1, 2, 3, 0, 1, ... and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
@@ -149,7 +147,6 @@ async def test_a_server_that_does_not_answer_is_a_lost_engine():
 
 
 def ways(stand_in: StandIn) -> list[tuple[int, int, bool]]:
-    """Tokens of each request's prompt, how many of them are the turn's, and whether they are verified again."""
     bodies = [body for path, body in stand_in.asked if path == "/generate"]
     sent = [body["sampling_params"]["custom_params"] for body in bodies]
     return [

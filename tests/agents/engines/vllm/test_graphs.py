@@ -1,5 +1,3 @@
-"""Which CUDA graph vLLM takes for a step with turntree's drafter, by vLLM's own dispatcher. No graph runs here."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,7 +94,6 @@ def runner(
 
 
 def attention(name: str) -> Any:
-    """An attention of vLLM; if its graphs depend on the GPU, as where they take drafts of one length alone."""
     from vllm.v1.attention.backend import AttentionCGSupport
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
@@ -107,13 +104,11 @@ def attention(name: str) -> Any:
 
 
 def whole(made: Runner) -> set[Any]:
-    """What vLLM knows of its whole graphs."""
     keys: set[Any] = made.cudagraph_dispatcher.cudagraph_keys[made.mode.decode_mode()]
     return keys
 
 
 def modes(made: Runner, rows: int, *, shortest: int, longest: int) -> set[str]:
-    """Kinds of graphs of 50 random steps of ``rows`` requests with so many tokens."""
     rng = np.random.default_rng(rows)
     found = set()
     for _ in range(50):
@@ -173,7 +168,6 @@ def one_length() -> Runner:
 
 
 def alike(made: Runner, rows: int, length: int) -> tuple[Any, Any]:
-    """What is replayed in a step of ``rows`` requests with drafts of one length."""
     found = made._determine_batch_execution_and_padding(rows * (1 + length), rows, max_num_scheduled_tokens=1 + length)
     return found[0], found[1]
 
@@ -195,7 +189,7 @@ def test_attention_that_takes_drafts_of_one_length_alone_has_whole_graphs_for_th
 
 
 def test_a_graph_of_one_length_takes_all_of_its_requests_as_decoding(one_length: Runner) -> None:
-    """The rule by which vLLM's FlashInfer tells requests that decode from those that read a prompt."""
+    """By the rule with which vLLM's FlashInfer separates decoding requests from prompts."""
     import torch
     from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 

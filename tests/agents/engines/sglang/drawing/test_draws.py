@@ -1,5 +1,3 @@
-"""Draws at the nodes of trees on a device: launches that do not grow with the rows, and none for padding."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,8 +21,6 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cuts(SimpleNamespace):
-    """SGLang's ``SamplingBatchInfo``, with its values on the device."""
-
     def __init__(self, rows: int, *, top_k: bool) -> None:
         super().__init__(
             temperatures=torch.full((rows, 1), 0.7).to(DEVICE),

@@ -1,5 +1,3 @@
-"""The draws of a pass over prompts, without SGLang."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +61,7 @@ def winners(logits: torch.Tensor, seed: int, first: int) -> list[int]:
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
 def test_a_token_is_drawn_at_each_place_of_a_draft_by_the_noise_of_its_place_in_the_turn(piece: int) -> None:
-    """Two drafts of 5 tokens and a request of others between them; the second one's first 2 indices came before."""
+    """Two drafts, the second one partly in the cache, with another request between them."""
     requests = [request(4, 5, 7), request(3, 0, 8, reverified=False), request(6, 5, 9)]
     one = Reverification(batch([0, 0, 7], [3, 1, 0], [9, 3, 4]), Noises.of(requests))
     logits = torch.randn(6 + 2 + 4, VOCABULARY, generator=torch.Generator().manual_seed(0))

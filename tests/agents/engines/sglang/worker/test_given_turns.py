@@ -1,5 +1,3 @@
-"""Requests whose turns began in the prompt, as the drafter hears of them."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +14,6 @@ STATE = DialogueState(exact=77, task="t")
 
 
 def request(drawn: list[int] | None = None, *, most: int = 100, **more: Any) -> Any:
-    """A verified again request that has ended; with ``drawn`` ``None`` one that goes on after the draft."""
     reverified = drawn is not None
     entries = {OURS: True, **request_entries(state=STATE, seed=1, given=len(DRAFT), reverified=reverified)} | (
         {MOST: most} if reverified else {}

@@ -13,7 +13,6 @@ LAST = np.array([3, 4, 0])
 
 
 def paths(rows, row: int) -> list[tuple[int, ...]]:
-    """The tokens that each node sees below the root, in the order of depth."""
     found = []
     for node in range(rows.width):
         seen = np.flatnonzero(rows.seen[row, node])
@@ -90,8 +89,8 @@ def test_each_node_of_the_mask_sees_the_context_and_its_own_path(seed):
 
 
 def flags_read(lengths: np.ndarray, width: int, graph: int) -> int:
-    """Flags that FlashInfer reads of the mask of a batch that SGLang pads to ``graph`` rows, each of one token:
-    ``replay_prepare`` and ``get_cuda_graph_seq_len_fill_value`` of 0.5.12, and the plan's ``mask_indptr``."""
+    # As FlashInfer reads the mask of a batch that SGLang 0.5.12 pads to `graph` rows of one token each:
+    # `replay_prepare`, `get_cuda_graph_seq_len_fill_value`, and the plan's `mask_indptr`.
     return int((width * (np.append(lengths, [1] * (graph - len(lengths))) + width)).sum())
 
 

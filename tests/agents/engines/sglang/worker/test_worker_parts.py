@@ -1,5 +1,3 @@
-"""Parts of the plugin that need SGLang, and no engine."""
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -12,7 +12,6 @@ OURS = {"speculative_config": speculative_config(6)}
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM 0.24.0, or the version that is set."""
     monkeypatch.setattr(compat, "version", lambda _: "0.24.0")
     return lambda found: monkeypatch.setattr(compat, "version", lambda _: found)
 

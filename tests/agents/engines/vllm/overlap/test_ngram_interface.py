@@ -1,5 +1,3 @@
-"""What a model runner does in steps with drafts and in those without, beside a runner that notes how it was called."""
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +11,7 @@ WITH, PLAIN = (CONFIG, True), (None, False)
 
 
 class Runner:
-    """Notes in which way each of its methods runs."""
+    """Records in which mode each of its methods runs."""
 
     def __init__(self) -> None:
         self.speculative_config: Any = CONFIG
@@ -57,7 +55,6 @@ class Drafter:
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """vLLM's module of the model runner."""
     module = SimpleNamespace()
     monkeypatch.setattr(ngram_interface, "_module", lambda: module)
     return module
@@ -72,7 +69,6 @@ def runner(module: Any) -> Runner:
 
 
 def step(runner: Any, *, planned: int = 0, then: int = 0, prompt: int = 0) -> list[tuple[Any, bool]]:
-    """A step of two requests, one with ``planned`` places, before one of ``then``; how its two methods ran."""
     runner.modes.clear()
     scheduled = SimpleNamespace(
         scheduled_spec_decode_tokens={"a": [-1] * planned} if planned else {},
@@ -96,7 +92,6 @@ def test_a_step_runs_as_vllms_own_unless_drafts_come_before_in_or_after_it(runne
 
 
 def test_a_step_whose_drafts_all_failed_to_come_is_one_with_drafts_still(runner: Any) -> None:
-    """The plan that the runner sees is empty once it is trimmed."""
     runner.execute_model(
         scheduled := SimpleNamespace(
             scheduled_spec_decode_tokens={"a": [-1]},
