@@ -48,11 +48,7 @@ class Member(NamedTuple):
 
 
 def open_regular(path: str | os.PathLike[str], *, most: int) -> BufferedReader:
-    """Open a regular file for reading; never block on a pipe or a device.
-
-    Args:
-        path: The file.
-        most: Most bytes that it may have.
+    """Open a regular file of at most ``most`` bytes; never block on a pipe or a device.
 
     Raises:
         DamagedFile: If it is not a regular file, or longer.
@@ -119,12 +115,7 @@ class ArrayFile:
             raise DamagedFile(f"it cannot be read as .npz: its directory is not of the {count} arrays before it")
 
     def read(self, name: str) -> NDArray[Any]:
-        """Return one of ``members``, read-only.
-
-        Raises:
-            DamagedFile: If its contents do not match its checksum.
-            OSError: If the file cannot be read.
-        """
+        """Return one of ``members``, read-only; raise ``DamagedFile`` if its checksum differs."""
         member = self.members[name]
         data = self._bytes(member.begin, member.size)
         if zlib.crc32(data) != member.crc:
@@ -135,13 +126,10 @@ class ArrayFile:
         return array.reshape(member.shape[::-1]).T if member.fortran else array.reshape(member.shape)
 
     def read_all(self, kinds: Mapping[str, tuple[DTypeLike, int]]) -> dict[str, NDArray[Any]]:
-        """Return all ``members``, which must be exactly those of ``kinds``.
-
-        Args:
-            kinds: dtype and number of dimensions of each.
+        """Return all ``members`` if their dtypes and numbers of dimensions are those of ``kinds``.
 
         Raises:
-            DamagedFile: If one is missing, unknown or of another kind, or as for ``read``.
+            DamagedFile: If a member is missing, unknown, of another kind, or damaged.
         """
         if self.members.keys() != kinds.keys():
             different = ", ".join(sorted(self.members.keys() ^ kinds.keys()))

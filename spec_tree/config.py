@@ -119,15 +119,9 @@ def config_from_text(text: str | bytes) -> ForestConfig:
 
 
 def check_keys(keys: Iterable[str], settings: type[Any], where: str) -> None:
-    """Reject keys that are not fields of a dataclass.
+    """Raise ``ValueError`` for a key that is not a field of the dataclass ``settings``.
 
-    Args:
-        keys: The keys.
-        settings: The dataclass.
-        where: End of the message, such as ``of ForestConfig``.
-
-    Raises:
-        ValueError: If a key is unknown; the message names the nearest known one.
+    The message names the nearest field, and ends with ``where``, such as ``of ForestConfig``.
     """
     known = [field.name for field in fields(settings)]
     for key in keys:

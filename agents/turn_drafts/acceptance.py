@@ -25,14 +25,9 @@ _ROUNDING = 1e-6  #: Probability mass beyond the recorded tokens that may be a f
 
 
 def kept_tokens(turn: StoredTurn, offered: Ints, scores: Scores, coins: Floats, lenience: float) -> int:
-    """Return the number of accepted leading tokens of a stored turn.
+    """Return how many ``offered`` first tokens of a stored turn are accepted by fresh ``coins`` in (0, 1).
 
-    Args:
-        turn: The stored turn.
-        offered: Its first tokens, shape (offered,).
-        scores: The current policy's scores of these tokens.
-        coins: Uniform in (0, 1), fresh, shape (offered,).
-        lenience: Factor on the ratio of new to old probability; 1 is exact.
+    ``lenience`` is a factor on the ratio of new to old probability; 1 is exact.
     """
     p = np.exp(np.array(scores.logprobs, np.float64))
     q = known_probability(offered, turn.top_ids[: len(offered)], turn.top_logprobs[: len(offered)])
@@ -61,17 +56,10 @@ class Redraw(NamedTuple):
 
 
 def redraw_known(now: KnownDistribution, turn: StoredTurn, position: int, coin: float, lenience: float) -> Redraw:
-    """Draw from the residual distribution, as far as p is known.
+    """Draw from the residual distribution, as far as p is known, by a fresh ``coin`` in (0, 1).
 
     The coin falls either on the residual of the known tokens, which settles the draw, or on the mass of p beyond them,
     which bounds the residual there (rejection sampling).
-
-    Args:
-        now: p at the position.
-        turn: The stored turn.
-        position: Index of the rejected token.
-        coin: Uniform in (0, 1), fresh.
-        lenience: As of ``kept_tokens``.
     """
     rest = _rejected_mass(now, turn, position, lenience)
     reached = coin * (float(rest.sum()) + now.tail)
@@ -91,19 +79,10 @@ def redraw_wider(
     coin: float,
     lenience: float,
 ) -> Redraw:
-    """Continue a draw that ``redraw_known`` left open, now that more of p is known.
+    """Continue a draw that ``redraw_known`` left open at mass ``left``, now that more of p is known.
 
     The first coin is uniform over the mass of the tokens that were unknown. It falls on the residual of tokens known
-    now, which settles the draw; on the rest of their mass, which starts a new draw; or beyond them again.
-
-    Args:
-        now: p at the position.
-        before: The part of p that was known when the draw was left open.
-        turn: The stored turn.
-        position: Index of the rejected token.
-        left: As of ``Redraw``.
-        coin: Uniform in (0, 1), fresh.
-        lenience: As of ``kept_tokens``.
+    now, which settles the draw; on the rest of their mass, which starts a new draw with ``coin``; or beyond them again.
     """
     # Residuals of the tokens known before were settled by the first coin; only new ones count here.
     new = ~np.isin(now.ids, before.ids)
@@ -127,15 +106,9 @@ def behaviour_of(
 ) -> Behaviour:
     """Return the distribution of the tokens that a lenient rule emits; an exact rule emits p itself.
 
-    This distribution stays attached to the tokens, however often the turn is reused. If p was stored instead, as if the
-    current policy had drawn the tokens, the policy could drift away from its stored turns unnoticed.
-
-    Args:
-        tokens: The kept tokens and, after a rejection, the token drawn there, shape (tokens,).
-        logprobs: Their log-probabilities under the policy, shape (tokens,).
-        turn: The stored turn.
-        top: The policy's most probable tokens at these positions, shape (tokens, k).
-        lenience: As of ``kept_tokens``.
+    ``tokens`` are the kept ones and, after a rejection, the token drawn there; ``logprobs`` and ``top`` are the
+    policy's. This distribution stays attached to the tokens, however often the turn is reused. If p was stored instead,
+    as if the current policy had drawn the tokens, the policy could drift away from its stored turns unnoticed.
     """
     count, width = len(tokens), top.ids.shape[1]
     tables = align(top.ids, top.logprobs, turn.top_ids[:count], turn.top_logprobs[:count])
@@ -162,13 +135,7 @@ class RisenMass(NamedTuple):
 
 
 def risen_mass(tokens: Ints, turn: StoredTurn, scores: Scores) -> RisenMass:
-    """Count emitted tokens with p > q; a rule without the right residual emits too few (``rules.monitor``).
-
-    Args:
-        tokens: The emitted tokens, shape (tested,).
-        turn: The stored turn.
-        scores: The scoring pass that verified the turn.
-    """
+    """Count emitted tokens with p > q; a rule without the right residual emits too few (``rules.monitor``)."""
     assert scores.top is not None
     count = len(tokens)
     ids = scores.top.ids[:count].astype(np.int64)

@@ -28,10 +28,7 @@ class PrecomputingEngine(Protocol):
 class IdleSlots:
     """Admission of requests to an engine with priorities. Not thread-safe: use it in one event loop.
 
-    Args:
-        engine: Its precomputed requests can be ended.
-        batch: Requests that run at once in the engine.
-        slots: Most of these that may be precomputed turns.
+    Of the ``batch`` requests that run at once, at most ``slots`` may be precomputed turns.
     """
 
     def __init__(self, engine: PrecomputingEngine, *, batch: int, slots: int) -> None:

@@ -22,11 +22,9 @@ _DEEPEST = 64  #: most turns predicted ahead
 
 
 class LaterPrompts:
-    """The answers that followed turns, and how often they repeat.
+    """The answers that followed at most ``most`` turns, and how often they repeat.
 
-    Args:
-        most: Most turns whose answers are kept; the least recently used are dropped first.
-        least_chance: Least estimated probability of a predicted prompt, in (0, 1].
+    Predicts prompts whose estimated probability is at least ``least_chance``, in (0, 1].
     """
 
     def __init__(self, *, most: int = 1 << 16, least_chance: float = 0.5) -> None:
@@ -67,14 +65,7 @@ class LaterPrompts:
     def end(
         self, prompt: tuple[int, ...], sampled: Sequence[int], expected: Sequence[int], state: DialogueState
     ) -> None:
-        """Record a finished turn.
-
-        Args:
-            prompt: Token ids before the turn, shape (prompt,).
-            sampled: Its token ids, shape (tokens,).
-            expected: Token ids of the stored turn that was its draft; empty without one.
-            state: Dialogue state of the turn.
-        """
+        """Record a finished turn; ``expected`` are the tokens of the stored turn that was its draft, if any."""
         # The draft was rejected: the prompts predicted after it will not come.
         if len(expected) and tuple(sampled) != tuple(expected) and _key(prompt, expected) in self._answers:
             self._learn(False)

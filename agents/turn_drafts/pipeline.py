@@ -128,13 +128,7 @@ class DraftedTurns:
         self._prefetched = PrefetchedPasses()
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn, for this step or for a later one.
-
-        The request's own draft is used if no source has one.
-
-        Raises:
-            ValueError: If a source does not support the sampling parameters.
-        """
+        """Sample one turn, for this step or a later one; use the request's own draft if no source has one."""
         if request.precomputed_for:
             return await self._precompute(request)
         # The draft store has seen what repeated noise sampled before, so its acceptance proves nothing.
@@ -164,9 +158,7 @@ class DraftedTurns:
     def close_step(self, step: int = 0, *, trained: bool = True) -> dict[str, float]:
         """Record that the policy was updated; return the monitors' z-scores of the step.
 
-        Args:
-            step: Number of the closed training step.
-            trained: Whether the policy may have been trained on the turns until now.
+        ``trained`` tells whether the policy may have been trained on the turns until now.
         """
         self._prefetched.drop()
         for source in self._sources:

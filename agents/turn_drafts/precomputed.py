@@ -50,12 +50,8 @@ class RunAheadStats:
 class PrecomputedTurns(Source):
     """Precomputes turns of later steps, and drafts them in their step.
 
-    Args:
-        engine: Computes the turns.
-        config: Section ``turntree.run_ahead``.
-        store: Turns precomputed before, from a snapshot.
-        slots: The engine's slots, if the engine does not bound precomputed turns itself.
-        noise: Returns the noise seed of a turn requested with a seed after a number of further closed steps.
+    ``store`` has turns from a snapshot. ``slots`` is needed if the engine does not bound precomputed turns itself.
+    ``noise`` returns the noise seed of a turn requested with a seed after a number of further closed steps.
     """
 
     def __init__(
@@ -109,16 +105,9 @@ class PrecomputedTurns(Source):
             self._stats.promoted += drawn.kept
 
     async def precompute(self, request: TurnRequest) -> Completion:
-        """Sample a turn for the later step that the request names.
+        """Sample a turn for the later step that the request names, with that step's seed.
 
-        Args:
-            request: The turn as that step will request it, including the seed.
-
-        Returns:
-            The turn; aborted, with its tokens so far, if its step has begun or the token budget is spent.
-
-        Raises:
-            ValueError: If there is no seed.
+        The turn is aborted, with its tokens so far, if its step has begun or the token budget is spent.
         """
         seed = request.sampling.seed
         if seed is None:

@@ -39,9 +39,7 @@ class PrecomputedCounts:
 class PrecomputedStore:
     """Precomputed turns by prompt, transforms and seed. Not thread-safe: use it in one event loop.
 
-    Args:
-        max_tokens: Most tokens held; the oldest turns are dropped first.
-        trained: Seeds that the policy was trained on before, from a snapshot.
+    Of more than ``max_tokens``, the oldest turns are dropped. ``trained`` are seeds from a snapshot.
 
     Example:
         >>> store = PrecomputedStore(max_tokens=100)
@@ -62,14 +60,7 @@ class PrecomputedStore:
         self._shown: set[int] = set()
 
     def put(self, key: Hashable, seed: int, tokens: tuple[int, ...], *, step: int) -> None:
-        """Store a turn's tokens so far, replacing earlier ones.
-
-        Args:
-            key: The exact prompt, and everything else that the distribution depends on.
-            seed: Seed of the turn's noise.
-            tokens: Token ids, shape (tokens,).
-            step: Training step that the turn is for.
-        """
+        """Store a turn's tokens so far; ``key`` is all that its distribution depends on except the seed."""
         self.use(seed, step)
         self._remove((key, seed))
         if not tokens:
@@ -178,11 +169,7 @@ def precomputed_arrays(store: PrecomputedStore) -> Arrays:
 
 
 def precomputed_from_arrays(arrays: Mapping[str, NDArray[Any]], *, max_tokens: int) -> PrecomputedStore:
-    """Return the store whose contents ``precomputed_arrays`` returned, with capacity for ``max_tokens``.
-
-    Raises:
-        ValueError: If the arrays, which have the dtypes of ``KINDS``, are inconsistent.
-    """
+    """Return the store that ``precomputed_arrays`` saved; raise ``ValueError`` if they are inconsistent."""
     lengths, tokens, turns = arrays["lengths"], arrays["tokens"], len(arrays["seeds"])
     if not len(arrays["steps"]) == len(lengths) == turns or len(arrays["used_seeds"]) != len(arrays["used_steps"]):
         raise ValueError("the arrays of precomputed turns do not have one entry a turn")

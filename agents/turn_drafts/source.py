@@ -89,12 +89,7 @@ class Source:
         """Learn from a finished turn."""
 
     def close_step(self, step: int, *, trained: bool) -> None:
-        """Record the ``step``-th weight update.
-
-        Args:
-            step: Number of the closed training step.
-            trained: Whether the policy may have been trained on the turns until now.
-        """
+        """Record the ``step``-th weight update; ``trained``: the policy may have been trained on the turns so far."""
 
     def counters(self) -> Mapping[str, float]:
         """Return the counters since creation, by their names in ``engine.jsonl``."""

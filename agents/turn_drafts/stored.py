@@ -55,11 +55,7 @@ class ReuseStats:
 class StoredTurns(Source):
     """Earlier turns at the same state, as drafts.
 
-    Args:
-        config: Mode and limits of the reuse; the mode is not ``none``.
-        vocabulary: Size of the policy's vocabulary.
-        max_context: Most tokens of prompt and response together that the engine takes; ``None`` for no limit.
-        seed: Seed for turns requested without one; ``None`` for fresh entropy.
+    ``max_context`` is the engine's limit of prompt and response together. ``seed`` is for turns requested without one.
     """
 
     def __init__(

@@ -30,11 +30,7 @@ def storage_key(prompt: Sequence[int], sampling: Sampling) -> tuple[float, ...]:
 def stored_turn(completion: Completion, sampling: Sampling, *, seed: int | None, width: int) -> StoredTurn | None:
     """Return a turn in the ledger's form; ``None`` if it was aborted or could not be verified later.
 
-    Args:
-        completion: The turn.
-        sampling: How the turn was sampled.
-        seed: Seed of its noise; ``None`` if it has several.
-        width: Most probable tokens to keep with each token.
+    Keeps ``width`` most probable tokens with each token.
     """
     count, top = len(completion.token_ids), narrowed(completion.top, width)
     if completion.finish_reason is FinishReason.ABORT or not count or (width and top is None):

@@ -69,16 +69,9 @@ async def verify(
     rule: RatioRule,
     level: Level,
 ) -> Verification:
-    """Keep the tokens of a stored turn that the current policy accepts.
+    """Keep the ``offered`` first tokens of a stored turn that the current policy accepts.
 
-    Args:
-        engine: Scores tokens.
-        prompt: Token ids before the turn.
-        turn: The stored turn.
-        offered: Its first tokens that may be emitted; at least one.
-        sampling: How tokens are drawn now; the turn was drawn with the same transforms.
-        rule: The acceptance rule.
-        level: Exactness level of the result.
+    ``prompt`` precedes the turn. ``sampling`` has the same transforms with which the turn was drawn.
     """
     top, lenience = rule.top, rule.lenience
     scores = await engine.score(prompt, offered, sampling, top=top)

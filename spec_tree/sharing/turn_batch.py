@@ -27,16 +27,7 @@ class TurnBatch:
 
     @classmethod
     def of(cls, states: Sequence[DialogueState], turns: Sequence[ArrayLike], *, tokenizer: str = "") -> Self:
-        """Build a batch from turns.
-
-        Args:
-            states: States where the turns were sampled, shape (turns,).
-            turns: Token ids, shape (tokens,) each.
-            tokenizer: Hash of the tokenizer; empty if unknown.
-
-        Raises:
-            ValueError: If the numbers of states and turns differ.
-        """
+        """Build a batch from states, shape (turns,), and token ids, shape (tokens,) each."""
         if len(states) != len(turns):
             raise ValueError(f"turns needs one entry a state: expected {len(states)}, got {len(turns)}")
         index: dict[str, int] = {}

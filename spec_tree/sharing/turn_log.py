@@ -40,13 +40,7 @@ class _Entry(NamedTuple):
 
 
 class TurnLog:
-    """A bounded, append-only log of finished turns.
-
-    Args:
-        max_bytes: Most bytes of the turns that are kept.
-
-    Raises:
-        ValueError: If ``max_bytes`` is not positive.
+    """A bounded, append-only log of at most ``max_bytes`` of finished turns.
 
     Example:
         >>> from turntree.spec_tree import DialogueState
@@ -74,12 +68,9 @@ class TurnLog:
         return sum(len(entry.batch) for entry in self._entries)
 
     def append(self, source: str, first: int, batch: TurnBatch) -> int:
-        """Add turns that are not in the log yet; return their number.
+        """Add the turns of ``batch`` that are not in the log yet; return their number.
 
-        Args:
-            source: Sender of the turns, a new name for each start of a process.
-            first: Number of turns that the source sent before these.
-            batch: The turns.
+        ``source`` is a new name for each start of a sender, which has sent ``first`` turns before these.
         """
         # A sender repeats turns after a failed call; the count of its turns tells which of them are here already.
         known = max(0, self._known.get(source, 0) - first)
@@ -104,13 +95,10 @@ class TurnLog:
         wanted: Callable[[TurnBatch], NDArray[np.bool_]] | None = None,
         max_tokens: int | None = None,
     ) -> News:
-        """Return the turns that other senders added since ``cursor``.
+        """Return the turns that senders other than ``source`` added since ``cursor``.
 
-        Args:
-            source: The reader, whose own turns are left out.
-            cursor: Cursor of the last call; ``None``, or a cursor of another log, reads from the start.
-            wanted: Selects the turns of a batch that the reader can use, shape (turns,).
-            max_tokens: Most tokens; the newest turns come first.
+        ``None``, or a cursor of another log, reads from the start. ``wanted`` selects the turns of a batch, shape
+        (turns,). Of more than ``max_tokens``, the newest turns are returned.
         """
         seen = cursor.turns if cursor is not None and cursor.log == self._name else None
         start = self._entries[0].first if self._entries else self._turns

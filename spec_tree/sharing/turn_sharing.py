@@ -40,14 +40,9 @@ class TurnSharing(Protocol):
     """The connection to the other draft stores."""
 
     def swap(self, own: TurnBatch, first: int) -> Swapped:
-        """Send turns and receive those of the other stores.
+        """Send ``own`` turns, before which ``first`` were sent, and receive those of the other stores.
 
-        Args:
-            own: Turns that were not sent before, unless the last call failed.
-            first: Number of turns sent before them.
-
-        Raises:
-            SharingFailed: If the others cannot be reached now.
+        Turns are sent once, unless the last call raised ``SharingFailed``: the other stores cannot be reached.
         """
 
 
@@ -73,12 +68,9 @@ class SwapCounts:
 class SharedTurns:
     """A forest that shares its turns. Any thread may call ``note``; one thread calls ``swap``.
 
-    Args:
-        forest: Receives the other stores' turns; ``None`` inserts nothing.
-        sharing: The connection to the other stores.
-        max_pending_tokens: Most own tokens that wait to be sent; the oldest turns are dropped first.
-        vocabulary: Size of the policy's vocabulary; received turns with other tokens count as missed. 0 accepts any.
-        tokenizer: Hash of its tokenizer; received turns of another one count as missed. Empty if unknown.
+    Without a ``forest``, received turns are not inserted. At most ``max_pending_tokens`` own tokens wait to be sent;
+    the oldest turns are dropped first. Received turns with tokens beyond ``vocabulary`` (0: any) or of another
+    ``tokenizer`` (a hash, empty: unknown) count as missed.
 
     Example:
         >>> class Alone:

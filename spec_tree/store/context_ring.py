@@ -14,11 +14,8 @@ _FIRST_CAPACITY = 1 << 14
 class ContextRing:
     """Contexts of live turns in a ring buffer, each indexed alone; the oldest are dropped when it is full.
 
-    Not thread-safe for writers.
-
-    Args:
-        max_tokens: Positions at full size, rounded down to a power of two.
-        window: Last tokens kept of one context.
+    Keeps the last ``window`` tokens of a context, and ``max_tokens`` in all, rounded down to a power of two. Not
+    thread-safe for writers.
     """
 
     def __init__(self, max_tokens: int, window: int) -> None:

@@ -77,11 +77,7 @@ class LiveTable:
             self._free.append(row)
 
     def rows(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles, shape (handles,).
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-        """
+        """Return the rows of live handles, shape (handles,); raise ``UnknownTurn`` if one is not live."""
         try:
             return np.array([self._rows[handle] for handle in handles], np.int64)
         except KeyError as error:
@@ -91,12 +87,7 @@ class LiveTable:
             ) from None
 
     def rows_once(self, handles: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of live handles, none of which may repeat.
-
-        Raises:
-            UnknownTurn: If a handle is not live.
-            ValueError: If a handle comes twice.
-        """
+        """Return the rows of live handles; raise ``ValueError`` if one repeats."""
         rows = self.rows(handles)
         if len(set(handles)) < len(rows):
             raise ValueError(f"expected each turn once, got {list(handles)!r:.100}")
@@ -104,11 +95,7 @@ class LiveTable:
 
 
 def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
-    """Return ``values`` as an array of token ids, shape (tokens,).
-
-    Raises:
-        ValueError: If one is not a token id; the message starts with ``what``.
-    """
+    """Return ``values`` as token ids, shape (tokens,), or raise a ``ValueError`` that starts with ``what``."""
     if isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1 and len(values):
         if values.min() >= 0:
             return values
@@ -129,11 +116,7 @@ def token_ids(values: ArrayLike, what: str) -> NDArray[np.int32]:
 
 
 def known_tokens(tokens: NDArray[np.int32], vocabulary: int) -> NDArray[np.int32]:
-    """Return ``tokens`` if all are below ``vocabulary``; 0 accepts any token.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Return ``tokens``, or raise ``ValueError`` if one is not below ``vocabulary``; 0 accepts any token."""
     if vocabulary and len(tokens) and (tokens.max() >= vocabulary or tokens.min() < 0):
         strange = tokens.min() if tokens.min() < 0 else tokens.max()
         raise ValueError(
@@ -164,11 +147,7 @@ def new_ids(handles: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[ND
 
 
 def flat_ids(rows: Sequence[Tokens], what: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the token ids of all rows, concatenated, and the start of each row, shape (rows + 1,).
-
-    Raises:
-        ValueError: If one is not a token id; the message starts with ``what``.
-    """
+    """Return the token ids of all rows, concatenated, and the start of each row, shape (rows + 1,)."""
     offsets = np.array([0, *accumulate(map(len, rows))], np.int64)
     if rows and all(isinstance(row, np.ndarray) and row.ndim == 1 for row in rows):
         return token_ids(np.concatenate(rows), what), offsets

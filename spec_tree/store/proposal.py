@@ -47,13 +47,7 @@ def propose(
     *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live``, each up to a depth of ``room``.
-
-    Large batches are split among ``threads`` threads, with the same result.
-
-    Raises:
-        ValueError: If ``room`` does not have one entry per row.
-    """
+    """Draft for ``rows`` of ``live``, each up to a depth of ``room``; the result does not depend on ``threads``."""
     if len(room) != len(rows):
         raise ValueError(f"room needs one entry a row: expected {len(rows)}, got {len(room)}")
     budget, count = limits.budget, len(rows)

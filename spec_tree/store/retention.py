@@ -217,8 +217,7 @@ class RetentionPolicy:
     def drop_wrong_imports(self, tokens: int) -> bool:
         """Count sampled tokens; from time to time, drop imported turns that were wrong too often.
 
-        Returns:
-            Whether this call dropped the half: more than half of the imported turns are gone, and were not before.
+        Returns whether more than half of the imported turns are gone now, and were not before.
         """
         if not self.imported.due(tokens):
             return False

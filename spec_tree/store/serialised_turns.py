@@ -134,11 +134,7 @@ def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArr
 
 
 def check(held: SerialisedTurns) -> None:
-    """Check that ``restore`` can rely on the arrays, which have the dtypes and dimensions of ``KINDS``.
-
-    Raises:
-        ValueError: If one has the wrong shape, or is inconsistent with the others.
-    """
+    """Raise ``ValueError`` unless ``restore`` can rely on the arrays, which have the dtypes of ``KINDS``."""
     states, hot, cold = len(held.keys), len(held.hot_state), len(held.cold_state)
     _require(
         {
@@ -174,11 +170,7 @@ def check(held: SerialisedTurns) -> None:
 
 
 def check_tokens(held: SerialisedTurns, vocabulary: int) -> None:
-    """Check that all tokens of checked arrays are below ``vocabulary``; 0 accepts any token.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Raise ``ValueError`` unless all tokens of checked arrays are below ``vocabulary``; 0 accepts any token."""
     if not vocabulary:
         return
     known_tokens(held.hot_tokens.astype(np.int32, copy=False), vocabulary)

@@ -58,11 +58,7 @@ class Snapshot(NamedTuple):
 
 
 def write_snapshot(path: Path, snapshot: Snapshot) -> None:
-    """Replace ``path`` by ``snapshot``.
-
-    Raises:
-        OSError: If the file cannot be written; the old one stays.
-    """
+    """Replace the file by ``snapshot``, or raise ``OSError`` and leave the old file."""
     arrays: Arrays = {
         "magic": _MAGIC,
         "format": np.array([FORMAT], np.int64),
@@ -87,15 +83,10 @@ def write_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 
 def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
-    """Return the snapshot that ``write_snapshot`` wrote to ``path``.
-
-    Args:
-        path: The file.
-        own: Settings instead of the saved ones.
+    """Return the snapshot that ``write_snapshot`` wrote, with the settings ``own`` instead of the saved ones.
 
     Raises:
         DamagedForest: If the file is not a snapshot, is incomplete, or belongs to another version or tokenizer.
-        OSError: If it cannot be read.
     """
     try:
         with open_regular(path, most=_MOST_BYTES) as file:
@@ -121,17 +112,12 @@ def read_snapshot(path: Path, own: ForestConfig | None = None) -> Snapshot:
 def read_imported(path: Path, own: ForestConfig) -> list[tuple[NDArray[np.uint64], NDArray[np.int32]]]:
     """Return the turns of a saved forest, or of the forests in a folder, with their back-off states.
 
-    Args:
-        path: The file, or a folder. Of a folder with files named ``forest.npz``, as in a run's checkpoints, those of
-            the last step are read; else all files in it that end in ``.npz``.
-        own: Settings of the importing forest.
-
-    Returns:
-        The turns, the oldest of each file first; turns that several files share, as replicas do, are returned once.
+    Of a folder with files named ``forest.npz``, as in a run's checkpoints, those of the last step are read; else all
+    files in it that end in ``.npz``. The turns come the oldest of each file first; turns that several files share, as
+    replicas do, are returned once.
 
     Raises:
         DamagedForest: If there is no forest, or as for ``read_snapshot``.
-        OSError: If one cannot be read.
     """
     files = _stores(path) if path.is_dir() else [path]
     if not files:

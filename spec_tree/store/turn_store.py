@@ -78,11 +78,9 @@ class TurnStore:
         return sum(array.nbytes for array in (*self.log, self.keys))
 
     def make_room(self, positions: int, evict: Callable[[LogEntry], None]) -> None:
-        """Free positions from the head on.
+        """Free positions, at most half the capacity, from the head on.
 
-        Args:
-            positions: At most half the capacity.
-            evict: Called with each turn in the way while it can still be read; it must ``drop`` the turn.
+        ``evict`` is called with each turn in the way while it can still be read, and must ``drop`` the turn.
         """
         positions = granules(positions)
         while True:
@@ -107,13 +105,9 @@ class TurnStore:
     def write(
         self, sampled: NDArray[np.int32], keys: NDArray[np.uint64], *, live: int = -1, turns: LiveTurns | None = None
     ) -> LogEntry:
-        """Write a turn at the head, where positions for it and two more granules are free.
+        """Write a turn, ``keys`` of shape (4,), at the head, where positions for it and two more granules are free.
 
-        Args:
-            sampled: Token ids, shape (tokens,).
-            keys: Keys of the turn, shape (4,).
-            live: Row of ``turns`` if the turn is live, else -1.
-            turns: The live turns.
+        For a live turn, ``live`` is its row of ``turns``.
         """
         start = int(self.head[0])
         stop = start + granules(len(sampled) + 2 + (GRANULE if live >= 0 else 0))
@@ -130,13 +124,7 @@ class TurnStore:
         return turn
 
     def open(self, keys: Sequence[NDArray[np.uint64]], rows: NDArray[np.int64], turns: LiveTurns) -> list[LogEntry]:
-        """Begin live turns at the head, where positions for them are free.
-
-        Args:
-            keys: Keys of each turn, shape (4,).
-            rows: Row of each turn in ``turns``, which has the same keys, shape (turns,).
-            turns: The live turns.
-        """
+        """Begin live turns in ``rows`` of ``turns`` at the head, where positions for them are free."""
         head, slots = int(self.head[0]), self._slots(len(keys))
         open_turns(rows, np.array(slots), np.zeros(0, np.int32), turns.records, self.head, self.log, self.keys)
         opened = []
@@ -152,14 +140,7 @@ class TurnStore:
         lengths: NDArray[np.int64],
         keys: Sequence[NDArray[np.uint64]],
     ) -> list[LogEntry]:
-        """Write finished turns at the head, where positions for all of them are free.
-
-        Args:
-            sampled: Token ids of all turns.
-            begins: First token of each turn in ``sampled``, shape (turns,).
-            lengths: Number of its tokens, shape (turns,).
-            keys: Its keys, shape (4,) each.
-        """
+        """Write finished turns ``sampled[begins[i]:begins[i] + lengths[i]]`` at the head, where positions are free."""
         slots = self._slots(len(keys))
         bounds = np.cumsum(np.concatenate([self.head, granules(lengths + 2)]))
         backoff_lists = np.concatenate(keys).reshape(-1, 4)

@@ -31,13 +31,7 @@ def forget_aborted(manager: Any, answer: Mapping[str, Any]) -> None:
 
 
 def completion(answer: Mapping[str, Any], sampling: Sampling, *, vocabulary: int | None = None) -> Completion:
-    """Return a sampled turn.
-
-    Args:
-        answer: SGLang's answer, with log-probabilities.
-        sampling: How the turn was sampled.
-        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-    """
+    """Return a sampled turn; ``vocabulary`` is the size of the model's vocabulary, ``None`` if unknown."""
     info = answer["meta_info"]
     tokens = tuple(answer["output_ids"])
     logprobs = _chosen(info["output_token_logprobs"])[: len(tokens)]
@@ -97,12 +91,9 @@ def cuts(sampling: Sampling) -> bool:
 
 
 def scored(answer: Mapping[str, Any], count: int, width: int) -> TokenLogprobs:
-    """Return log-probabilities at temperature 1 of the ``count`` last tokens, and of the token after them.
+    """Return log-probabilities at temperature 1 of the ``count`` last tokens and of the token after them.
 
-    Args:
-        answer: SGLang's answer to ``SglangDialect.scoring``.
-        count: Tokens to score.
-        width: Most probable tokens returned for each position.
+    ``width`` most probable tokens were requested at each position.
     """
     info = answer["meta_info"]
     given = _chosen(info["input_token_logprobs"][-count:] if count else [])

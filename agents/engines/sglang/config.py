@@ -16,10 +16,7 @@ ALLOWANCE = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 
 
 def allowance(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables in which SGLang accepts ``context_length``.
-
-    Args:
-        arguments: Server arguments, ``context_length`` including ``KEPT``.
+    """Return the environment variables in which SGLang accepts ``context_length``, which includes ``KEPT``.
 
     Raises:
         ValueError: If the model's context is shorter than ``max_context``.

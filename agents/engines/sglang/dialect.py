@@ -22,12 +22,7 @@ PRIORITIES = {"enable_priority_scheduling": True, "default_priority_value": 0}
 
 
 class SglangDialect:
-    """The ``Dialect`` of SGLang: the arguments of a request except its id.
-
-    Args:
-        speculates: Whether drafts are verified.
-        vocabulary: Size of the model's vocabulary; ``None`` if unknown.
-    """
+    """The ``Dialect`` of SGLang: the arguments of a request except its id."""
 
     priority_setting: ClassVar[str] = "enable_priority_scheduling=true and default_priority_value=0"
     spare: ClassVar[int] = 1
@@ -110,9 +105,7 @@ def reverifies_drafts(states: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def wait_until(flushed: Callable[[], bool]) -> None:
-    """Empty SGLang's cache by ``flushed``, which returns whether the cache was emptied.
-
-    SGLang refuses while requests run, and may hold a request shortly after its answer.
+    """Call ``flushed`` until SGLang's cache is emptied, which fails while requests run or have just ended.
 
     Raises:
         TimeoutError: If running requests did not end.

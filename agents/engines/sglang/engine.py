@@ -41,10 +41,6 @@ class SglangEngine(ServedTurns):
     >>> engine = SglangEngine("path/to/model", config=SglangEngineConfig(draft_tokens=8))  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        model: Directory or Hugging Face id.
-        config: Settings of the engine.
-
     Raises:
         MissingExtra: If SGLang is not installed.
         ValueError: If the model's context is shorter than ``config.max_context``.
@@ -75,11 +71,7 @@ class SglangEngine(ServedTurns):
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
         """Load new weights in place, once running requests have ended.
 
-        Keys and values are dropped, the draft store is kept.
-
-        Args:
-            named: Weights, under the names of the checkpoint.
-            version: Version of the weights; ``None`` adds 1.
+        Keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
 
         Raises:
             RuntimeError: If SGLang refuses the weights.
@@ -92,11 +84,7 @@ class SglangEngine(ServedTurns):
         self._update(lambda: self._engine.update_weights_from_disk(str(model)), version)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values, once running requests have ended; keep the draft store.
-
-        Raises:
-            TimeoutError: If running requests did not end.
-        """
+        """Drop all keys and values, once running requests have ended; keep the draft store."""
 
         def flushed() -> bool:
             answer = self._engine.flush_cache()

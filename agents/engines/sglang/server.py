@@ -21,21 +21,14 @@ from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_dra
 
 
 class SglangServer(ServedTurns):
-    """Generate and score turns with an SGLang server.
+    """Generate and score turns with an SGLang server at ``base_url``.
 
     >>> engine = SglangServer("http://localhost:30000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        base_url: URL of the server.
-        max_context: Most tokens of prompt and response together; ``None`` leaves the bound to the server.
-        vocabulary: Size of the model's vocabulary, needed to score with transforms other than temperature 1.
-        speculates: Whether the server may verify drafts; parameters that drafts do not support are then refused.
-        seconds: Time limit of a turn.
-        transport: An ``httpx`` transport, for tests.
-
-    Raises:
-        MissingExtra: If httpx is not installed.
+    ``max_context=None`` leaves the limit of prompt and response together to the server. ``vocabulary`` is needed to
+    score with transforms other than temperature 1. With ``speculates``, parameters that drafts do not support are
+    refused. ``seconds`` limits a turn. Raises ``MissingExtra`` if httpx is not installed.
     """
 
     def __init__(
@@ -60,13 +53,9 @@ class SglangServer(ServedTurns):
         )
 
     def update_weights_from_disk(self, model: str | Path, *, version: int | None = None) -> None:
-        """Load a checkpoint in place, once running requests have ended.
+        """Load a checkpoint, a directory on the server, once running requests have ended.
 
-        Keys and values are dropped, the draft store is kept.
-
-        Args:
-            model: Directory of the checkpoint, as the server sees it.
-            version: Version of the weights; ``None`` adds 1.
+        Keys and values are dropped, the draft store is kept. ``version=None`` adds 1 to the version.
 
         Raises:
             ServerError: If the server refuses the weights.
@@ -79,11 +68,7 @@ class SglangServer(ServedTurns):
         self._updated(version)
 
     def reset_prefix_cache(self) -> None:
-        """Drop all keys and values, once running requests have ended; keep the draft store.
-
-        Raises:
-            TimeoutError: If running requests did not end.
-        """
+        """Drop all keys and values, once running requests have ended; keep the draft store."""
         wait_until(lambda: self._client.call(self._flushed()))
 
     def close(self) -> None:

@@ -80,8 +80,7 @@ def graph_sizes(most: int) -> list[int]:
 def settings_from_environment(environment: Mapping[str, str] = os.environ) -> SglangSettings:
     """Read ``TURNTREE_SGLANG``; return the defaults if it is not set.
 
-    Raises:
-        ValueError: If it is not a JSON object, or has an unknown key or an invalid value.
+    Raises ``ValueError`` if it is not a JSON object, or has an unknown key or an invalid value.
 
     >>> settings_from_environment({"TURNTREE_SGLANG": '{"widths": [1, 8], "forest": {"rollouts_per_state": 8}}'}).widths
     (1, 8)

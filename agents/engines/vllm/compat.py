@@ -97,8 +97,7 @@ def known_tokens(model_config: Any) -> tuple[int, str]:
 def callers_id(request_id: str) -> str:
     """Return the id that the caller gave to a request.
 
-    Example:
-        >>> callers_id("turn-7-0a1b2c3d")
-        'turn-7'
+    >>> callers_id("turn-7-0a1b2c3d")
+    'turn-7'
     """
     return _ADDED.sub("", request_id)

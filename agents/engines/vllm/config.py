@@ -17,10 +17,8 @@ _BATCHED = 8192  #: Default of the most tokens of a step: the draft positions of
 def on_accelerator(arguments: Mapping[str, Any], *, rows: int, ranks: int) -> dict[str, Any]:
     """Return vLLM's arguments completed for turntree's drafter on an accelerator; given ones win.
 
-    Args:
-        arguments: Returned unchanged unless ``speculative_config`` names turntree's drafter.
-        rows: Most requests of a step.
-        ranks: Processes that share the model. Several ranks draft synchronously.
+    Other drafters' arguments are unchanged. ``rows`` is the most requests of a step, ``ranks`` the processes that share
+    the model.
     """
     speculative = arguments.get("speculative_config")
     if speculative is None or not drafts_by_turntree(speculative):

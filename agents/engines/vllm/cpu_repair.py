@@ -36,16 +36,9 @@ _MARK = "turntree_repair"
 def expand_batch_to_tokens(
     x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: float = 0, replace_to: float = 0
 ) -> Any:
-    """Return each request's value at each of its positions, shape (num_tokens,).
+    """Return each request's value in ``x`` at each of its positions, shape (num_tokens,).
 
-    Replaces vLLM's function of that name.
-
-    Args:
-        x: One value per request, shape (requests,).
-        cu_num_tokens: Positions up to the end of each request, shape (requests,).
-        num_tokens: Length of the result.
-        replace_from: Value to replace.
-        replace_to: Its replacement.
+    Replaces vLLM's function of that name. ``cu_num_tokens`` are the positions up to the end of each request.
     """
     ends = cu_num_tokens.long()
     counts = ends.diff(prepend=ends.new_zeros(1))

@@ -125,14 +125,8 @@ class ForestDrafter(ServedDrafter):
     ) -> list[list[int]]:
         """Start drafting for the next step; vLLM calls this after each step.
 
-        Args:
-            sampled_token_ids: New tokens of each request, none while it still processes its prompt.
-            num_tokens_no_spec: Tokens of each request, shape (requests or more,).
-            token_ids_cpu: The tokens, shape (requests or more, longest context).
-            slot_mappings: Not used.
-
-        Returns:
-            The drafts: empty lists that are filled by the time ``settle`` returns.
+        ``sampled_token_ids`` are empty for requests inside their prompt; ``num_tokens_no_spec`` counts the tokens of
+        each row of ``token_ids_cpu``. The returned lists are filled by the time ``settle`` returns.
         """
         if not self.leads:
             return [[] for _ in sampled_token_ids]

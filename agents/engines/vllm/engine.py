@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 
 
 class VllmEngine(ServedTurns):
-    """Generate and score turns with vLLM.
+    """Generate and score turns with vLLM; ``model`` is a directory or a Hugging Face id.
 
     >>> engine = VllmEngine("path/to/model", config=VllmEngineConfig(max_context=4096))  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
-
-    Args:
-        model: Directory or Hugging Face id.
-        config: Settings of the engine.
 
     Raises:
         MissingExtra: If vLLM is not installed.
@@ -66,13 +62,9 @@ class VllmEngine(ServedTurns):
         )
 
     def update_weights(self, named: Iterable[tuple[str, Tensor]], *, version: int | None = None) -> None:
-        """Load new weights in place; drop keys and values, keep the draft store.
+        """Load all weights in place; drop keys and values, keep the draft store.
 
-        Running requests continue with the new weights.
-
-        Args:
-            named: All weights, under the names of the checkpoint.
-            version: Version of the weights; ``None`` adds 1.
+        Running requests continue with the new weights. ``version=None`` adds 1 to the version.
         """
         from safetensors.torch import save_file
 

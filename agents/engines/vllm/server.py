@@ -29,18 +29,12 @@ _NO_MASS = -9999.0  #: the server's value for minus infinity
 
 
 class VllmServer(ServedTurns):
-    """Generate and score turns with a vLLM server.
+    """Generate and score turns with a vLLM server at ``base_url``; ``model`` defaults to the server's first one.
 
     >>> engine = VllmServer("http://localhost:8000")  # doctest: +SKIP
     >>> turn = await engine.generate(prompt_ids, Sampling(max_tokens=64))  # doctest: +SKIP
 
-    Args:
-        base_url: URL of the server; a trailing ``/v1`` is optional.
-        model: Name of the model on the server; ``None`` takes the first one.
-        speculates: Whether the server verifies drafts; sampling parameters that vLLM does not apply to drafts are then
-            refused.
-        seconds: Time limit of a turn.
-        transport: An ``httpx`` transport, for tests.
+    With ``speculates``, sampling parameters that vLLM does not apply to drafts are refused. ``seconds`` limits a turn.
 
     Raises:
         MissingExtra: If httpx is not installed.
@@ -74,13 +68,9 @@ class VllmServer(ServedTurns):
     async def score(
         self, prompt_ids: Sequence[int], token_ids: Sequence[int], sampling: Sampling, *, top: int = 0
     ) -> Scores:
-        """Score tokens at temperature 1 without top-p, top-k and min-p.
+        """Score tokens at temperature 1 without top-p, top-k and min-p; raise ``ValueError`` for others.
 
         Other parameters need the whole vocabulary at every position, too much for HTTP; use ``VllmEngine``.
-
-        Raises:
-            ValueError: If ``sampling`` has other parameters.
-            ServerError: If the server refused.
         """
         if reshapes(sampling):
             raise ValueError(

@@ -28,12 +28,10 @@ class DrafterSettings(DraftSettings):
     def from_additional_config(cls, values: Any) -> DrafterSettings:
         """Read vLLM's ``additional_config``; without turntree's section, return the defaults.
 
-        Raises:
-            ValueError: If the section is not a mapping, or has an unknown key or an invalid value.
+        Raises ``ValueError`` if the section is not a mapping, or has an unknown key or an invalid value.
 
-        Example:
-            >>> DrafterSettings.from_additional_config({"turntree": {"adaptive": False}}).adaptive
-            False
+        >>> DrafterSettings.from_additional_config({"turntree": {"adaptive": False}}).adaptive
+        False
         """
         section = values.get(SECTION) if isinstance(values, Mapping) else None
         if section is None:
@@ -49,13 +47,9 @@ class DrafterSettings(DraftSettings):
 def with_forest(additional_config: Any, forest: ForestConfig) -> dict[str, Any]:
     """Return vLLM's ``additional_config`` with these settings of the draft store, unless it already has some.
 
-    Raises:
-        ValueError: If ``additional_config`` is not a mapping, or its section is invalid.
-
-    Example:
-        >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
-        >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
-        (1, False, 4096)
+    >>> kept = with_forest({"other": 1, "turntree": {"adaptive": False}}, ForestConfig(max_tokens=4096))
+    >>> kept["other"], kept["turntree"]["adaptive"], kept["turntree"]["forest"]["max_tokens"]
+    (1, False, 4096)
     """
     given = {} if additional_config is None else additional_config
     if not isinstance(given, Mapping):

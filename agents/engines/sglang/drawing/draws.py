@@ -72,23 +72,17 @@ class Noises(NamedTuple):
 
 
 def draw(probabilities: Tensor, noises: Noises, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """Draw one token per row, int64, shape (rows,).
+    """Draw one token per row of ``probabilities`` (rows, vocabulary), int64, shape (rows,).
 
-    Args:
-        probabilities: Shape (rows, vocabulary).
-        noises: Noise of each row.
-        positions: Context position of the token before the drawn one, shape (rows,).
+    ``positions`` are the context positions of the tokens before the drawn ones, shape (rows,).
     """
     return race(probabilities.float(), noises.now(), positions)
 
 
 def reshaped(probabilities: Tensor, sampling: Any, owner: Tensor | None = None) -> Tensor:
-    """Return probabilities after min-p, top-k and top-p.
+    """Return probabilities (rows, vocabulary) after min-p, top-k and top-p.
 
-    Args:
-        probabilities: At the requests' temperatures, shape (rows, vocabulary).
-        sampling: SGLang's ``SamplingBatchInfo``.
-        owner: Index of the request of each row; ``None`` for one row per request.
+    ``owner`` is the index of each row's request; ``None`` means one row per request.
     """
     if not _cuts(sampling):
         return probabilities
@@ -114,10 +108,7 @@ def draw_at_nodes(
 
     Args:
         logits: After penalties, shape (rows * width, vocabulary).
-        sampling: SGLang's ``SamplingBatchInfo``.
-        noises: Noise of each row.
         positions: Context position of each node, shape (rows * width,).
-        width: Nodes of a row, padding included.
         drafted: Nodes of each tree after its root, at which tokens are drawn; ``None`` for all.
     """
     # Draw only at real nodes: padding would cost as much as drafts.

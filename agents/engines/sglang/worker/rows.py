@@ -35,12 +35,9 @@ class TreeRows:
         return int(self.tokens.shape[1])
 
     def sampled(self, new: NDArray[np.int32]) -> Flags:
-        """Return whether the policy sampled the path down to each node, shape (rows, width).
+        """Return whether the policy sampled the path down to each node, (rows, width); meaningless at padding.
 
-        The result is meaningless at padding.
-
-        Args:
-            new: Tokens that each row sampled since its root, -1 after the last, shape (rows, width or more).
+        ``new`` are the tokens sampled since the root, -1 after the last, shape (rows, width or more).
         """
         # A node at depth d stands for the d-th new token; a path is sampled if no node on it differs.
         unlike = self.tokens != np.take_along_axis(new, np.maximum(self.depths - 1, 0), 1)
@@ -65,15 +62,9 @@ def best_nodes(draft: DraftBatch, most: int) -> DraftBatch:
 
 
 def tree_rows(draft: DraftBatch, last: Ints, width: int) -> TreeRows:
-    """Lay out one tree per row.
+    """Lay out one tree of ``width`` nodes per row, root and padding included.
 
-    Args:
-        draft: At most ``width - 1`` nodes a row.
-        last: Last token that each row sampled, shape (rows,).
-        width: Nodes of each row, root and padding included.
-
-    Raises:
-        ValueError: If a tree has too many nodes.
+    ``last`` are the last sampled tokens, shape (rows,). A draft has at most ``width - 1`` nodes, else ``ValueError``.
     """
     counts = np.diff(draft.offsets)
     if counts.max(initial=0) >= width:
@@ -114,10 +105,7 @@ def _linked(tokens: Ints, parents: Ints) -> TreeRows:
 def tree_tensors(rows: TreeRows, lengths: torch.Tensor, device: Any) -> list[torch.Tensor]:
     """Return flat tokens and positions, and indices, first children and next siblings (rows, width).
 
-    Args:
-        rows: The trees.
-        lengths: Tokens before each tree, shape (rows,).
-        device: Device of the tensors.
+    ``lengths`` are the tokens before each tree, shape (rows,).
     """
     order = np.arange(rows.tokens.size).reshape(rows.tokens.shape)
     tokens, depths, indices, child, sibling = (
@@ -132,12 +120,7 @@ def full_mask(rows: TreeRows, lengths: np.ndarray, device: Any, *, batch: int = 
 
     SGLang 0.5.12 pads a batch with rows of one token to the next captured size and leaves the mask as it is
     (``replay_prepare`` of its ``cuda_graph_runner``); FlashInfer then reads (width, 1 + width) flags per padding row.
-
-    Args:
-        rows: The trees.
-        lengths: Tokens before each tree, shape (rows,).
-        device: Device of the mask.
-        batch: Rows to which the batch may be padded; the mask ends with flags for the missing ones.
+    The mask therefore ends with flags for the rows up to ``batch`` that are missing.
     """
     width = rows.width
     padding = max(0, batch - len(lengths)) * width * (1 + width)

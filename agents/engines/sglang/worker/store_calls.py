@@ -20,12 +20,7 @@ _CALL = "turntree_store "
 
 
 async def call_store(manager: Any, method: str, *args: Any) -> None:
-    """Call a method of the store in all schedulers, on the event loop of their tokenizer manager.
-
-    Args:
-        manager: SGLang's ``TokenizerManager``.
-        method: ``insert``, ``save`` or ``restore``.
-        *args: Arguments of the method, JSON values.
+    """Call ``insert``, ``save`` or ``restore`` of the store in all schedulers, on their manager's event loop.
 
     Raises:
         OSError: If a scheduler could not do it.

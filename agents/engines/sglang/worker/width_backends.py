@@ -27,12 +27,7 @@ class BackendsByWidth:
     """Installs the attention and graphs of a width before a pass."""
 
     def __init__(self, model_runner: Any, widths: tuple[int, ...], *, graphs: Callable[..., Any] | None = None) -> None:
-        """Create the backends of all widths but the widest, whose backend SGLang has created.
-
-        Args:
-            model_runner: SGLang's ``ModelRunner``.
-            widths: Ascending; the last one is ``speculative_num_draft_tokens``.
-            graphs: Creates SGLang's graph runner; ``None`` imports it.
+        """Create the backends of all ascending ``widths`` but the last, whose backend SGLang has created.
 
         Raises:
             RefusedSettings: If several widths have graphs and LoRA adapters are served.

@@ -87,13 +87,10 @@ def _sampled(runner: Any, kernels: ModuleType, rows: BatchRows, logits: Tensor, 
 
 
 class StepLogprobs:
-    """Tokens, log-probabilities and ranks in one tensor, so that one copy brings them to the host.
+    """Tokens, log-probabilities and ranks in one int32 tensor (3, positions), so that one copy moves them.
 
-    Replaces vLLM's ``LogprobsTensors``.
-
-    Args:
-        planes: int32, shape (3, positions), as ``verify_kernel`` returns it.
-        sent: Start the copy now. vLLM asks for the tokens first, and waits for both copies at once.
+    Replaces vLLM's ``LogprobsTensors``. With ``sent``, the copy starts now: vLLM asks for the tokens first, and waits
+    for both at once.
     """
 
     def __init__(self, planes: Tensor, *, sent: bool = False) -> None:
@@ -109,11 +106,7 @@ class StepLogprobs:
         return StepLogprobs(self._on_host()[:, torch.as_tensor(mask)])
 
     def tolists(self, cu_num_generated_tokens: list[int] | None = None) -> Any:
-        """Return vLLM's ``LogprobsLists``.
-
-        Args:
-            cu_num_generated_tokens: First position of each request, if requests have several.
-        """
+        """Return vLLM's ``LogprobsLists``."""
         # All planes are int32; the second one holds the bits of float32 log-probabilities.
         tokens, logprobs, ranks = self._on_host().numpy()
         lists: Any = importlib.import_module("vllm.v1.outputs").LogprobsLists

@@ -38,14 +38,7 @@ def choose_first() -> None:
 
 
 def check_seeded(by_rank: Sequence[bool]) -> None:
-    """Check that all workers of an engine sample with turntree's seeds.
-
-    Args:
-        by_rank: Answers of ``WorkerExtension.turntree_draws_by_seed``.
-
-    Raises:
-        RuntimeError: If a worker does not.
-    """
+    """Raise ``RuntimeError`` unless all workers of an engine sample with turntree's seeds."""
     if not all(by_rank):
         raise RuntimeError(
             unchecked()

@@ -109,11 +109,9 @@ class _Draws(nn.Module):
 
         Args:
             tokens: vLLM's output, shape (rows, longest draft + 1), ``placeholder`` after the last token.
-            drafts: Draft tokens of all rows, shape (nodes,).
-            lengths: Draft tokens of each row.
+            drafts: Draft tokens of all rows, shape (nodes,); ``lengths`` of them in each row.
             logits: Logits of the nodes after all transforms, shape (nodes, vocabulary).
             bonus: The token after each whole draft, shape (rows, 1).
-            placeholder: vLLM's mark for no token.
         """
         rows = self._rows.now()
         if not len(rows.seeded):
@@ -139,12 +137,9 @@ class _Draws(nn.Module):
 
 
 def draw(logits: Tensor, seeds: Seeds, positions: NDArray[np.int64] | Tensor) -> Tensor:
-    """Return the winners of the race, int64, shape (rows,).
+    """Return the winners of the race at ``positions`` in the turn, int64, shape (rows,).
 
-    Args:
-        logits: After all transforms, shape (rows, vocabulary).
-        seeds: Shape (rows,).
-        positions: Position in the turn, shape (rows,).
+    ``logits`` are those after all transforms, shape (rows, vocabulary).
     """
     from turntree.agents.engines.drafting.race import race_of_logits
 
