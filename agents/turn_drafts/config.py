@@ -38,7 +38,7 @@ class ReuseConfig:
     # A stored token outside the recorded ones is rejected: a broad distribution needs many recorded tokens, or sampling
     # with `top_k`. Few recorded tokens cost reuse, not exactness.
     top_k: int = 64
-    """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``; see below."""
+    """Most probable tokens recorded per stored token, for ``rejection_sampling`` and ``spec_rl``."""
     fresh: float = 0.0
     """Fraction of turns sampled anew although an earlier turn is stored."""
     early: bool = True

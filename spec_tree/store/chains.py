@@ -111,6 +111,16 @@ def _draft_left(turn: Any, most: int, turn_drafts: NDArray[np.int32], stops: NDA
 
 
 @part
+def _most_held(slots: NDArray[np.int32], tokens: NDArray[np.int32], ends: NDArray[np.int32], chains: Chains) -> int:
+    most: int = int64(0)
+    for b in range(len(slots)):
+        if slots[b] >= 0 and chains.records[slots[b]].live:
+            begin, stop = _span(chains.records[slots[b]], b, tokens, ends)
+            most = max(most, chains.records[slots[b]].held + stop - begin)
+    return most
+
+
+@part
 def _take(
     turn: Any, tokens: NDArray[np.int32], begin: int, stop: int, held: NDArray[np.int32], stops: NDArray[np.int32]
 ) -> tuple[int, bool]:
@@ -170,15 +180,10 @@ def read(
         The fields of ``Read``.
     """
     records, held, longest = chains.records, chains.held, chains.estimates.shape[1]
-    # First pass: if a turn would hold too many tokens, change nothing; the caller makes room and calls again.
-    most: int = int64(0)
-    for b in range(len(slots)):
-        if slots[b] >= 0 and records[slots[b]].live:
-            begin, stop = _span(records[slots[b]], b, tokens, ends)
-            most = max(most, records[slots[b]].held + stop - begin)
+    most = _most_held(slots, tokens, ends, chains)
     rows, live, new, ended, turn_drafted = int64(0), int64(0), int64(0), int64(0), int64(0)
     asked, by_turn_draft, verified = int64(0), int64(0), int64(0)
-    if most > held.shape[1]:
+    if most > held.shape[1]:  # change nothing: the caller makes room and calls again
         return most, waiting, rows, live, new, ended, turn_drafted, asked, by_turn_draft, verified
     for b in range(len(slots)):
         slot = int64(slots[b])

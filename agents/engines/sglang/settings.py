@@ -26,7 +26,7 @@ class SglangSettings(DraftSettings):
     # The widest is always `speculative_num_draft_tokens`. Empty: 1, 2, 4, ... below it on the CPU, and 1 on an
     # accelerator, where each width has its own attention and graphs.
     widths: tuple[int, ...] = ()
-    """Ascending tree sizes to choose among, in tokens of a request per pass (1 is plain decoding); see below."""
+    """Ascending tree sizes to choose among, in tokens of a request per pass (1 is plain decoding)."""
     max_depth: int = 32
     """Greatest depth of a draft."""
     min_probability: float = 0.2
