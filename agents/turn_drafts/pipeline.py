@@ -189,8 +189,8 @@ class DraftedTurns:
 
     async def _precompute(self, request: TurnRequest) -> Completion:
         for source in self._sources:
-            if (made := await source.precompute(request)) is not None:
-                return made
+            if (turn := await source.precompute(request)) is not None:
+                return turn
         return Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
 
     async def _drawn(self, request: TurnRequest) -> Drawn:

@@ -71,11 +71,11 @@ class PrecomputedTurns(Source):
         self._stats = RunAheadStats()
         self._step = self._closed = 0
         self._spent = 0  # tokens precomputed in this step
-        self._going = True
+        self._active = True
         self._asked = 0  # requests that are in the engine, or wait for a slot
         self._changed = asyncio.Event()
         self._running: dict[asyncio.Task[Completion], int] = {}
-        self._making: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
+        self._computing: dict[tuple[Hashable, int], asyncio.Future[Completion]] = {}
 
     @property
     def stats(self) -> RunAheadStats:
@@ -87,8 +87,8 @@ class PrecomputedTurns(Source):
 
     def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
         seed = request.sampling.seed
-        made = None if seed is None else self.store.take(storage_key(request.prompt_ids, request.sampling), seed)
-        return None if made is None else TurnDraft(source=self, tokens=made.tokens, level=Level.B, seed=seed)
+        turn = None if seed is None else self.store.take(storage_key(request.prompt_ids, request.sampling), seed)
+        return None if turn is None else TurnDraft(source=self, tokens=turn.tokens, level=Level.B, seed=seed)
 
     def level(self, seed: int | None) -> Level | None:
         # Noise that precomputed something has been used, also for turns at other prompts.
@@ -119,39 +119,39 @@ class PrecomputedTurns(Source):
             seed = self._noise(seed, request.precomputed_for - 1 - self._closed)
         request = replace(request, prompt_ids=tuple(request.prompt_ids), sampling=replace(request.sampling, seed=seed))
         key = storage_key(request.prompt_ids, request.sampling), seed
-        if key in self._making:  # its caller was cancelled and asks again
-            return await asyncio.shield(self._making[key])
-        made: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._making[key], self._running[task] = made, request.precomputed_for
+        if key in self._computing:  # its caller was cancelled and asks again
+            return await asyncio.shield(self._computing[key])
+        result: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._computing[key], self._running[task] = result, request.precomputed_for
         try:
-            made.set_result(await self._make(request, *key))
+            result.set_result(await self._compute(request, *key))
         except Exception as error:
-            made.set_exception(error)
+            result.set_exception(error)
         finally:
-            del self._running[task], self._making[key]
-        return await made
+            del self._running[task], self._computing[key]
+        return await result
 
-    async def _make(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
+    async def _compute(self, request: TurnRequest, key: Hashable, seed: int) -> Completion:
         step = request.precomputed_for
-        made = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
-        begun = False
+        turn = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.ABORT)
+        started = False
         # A turn that lost its slot starts again with its tokens as the draft, until its step or the budget ends it.
         while await self._may_continue(step):
             kept = self.store.peek(key, seed)
             self.store.use(seed, step)
-            self._stats.turns += not begun
-            begun = True
-            made = await self._ask(replace(request, draft=kept))
-            new = len(made.token_ids) - shared(kept, made.token_ids)
+            self._stats.turns += not started
+            started = True
+            turn = await self._ask(replace(request, draft=kept))
+            new = len(turn.token_ids) - shared(kept, turn.token_ids)
             self._stats.tokens += new
             self._spent += new
-            if made.finish_reason is not FinishReason.ABORT:
-                self.store.put(key, seed, made.token_ids, step=step)
-                return made
+            if turn.finish_reason is not FinishReason.ABORT:
+                self.store.put(key, seed, turn.token_ids, step=step)
+                return turn
             if new:  # otherwise an abort may have cut off the draft's unverified end
-                self.store.put(key, seed, made.token_ids, step=step)
-            self._stats.preempted += self._going and step > self._step
-        return replace(made, finish_reason=FinishReason.ABORT)
+                self.store.put(key, seed, turn.token_ids, step=step)
+            self._stats.preempted += self._active and step > self._step
+        return replace(turn, finish_reason=FinishReason.ABORT)
 
     async def _ask(self, request: TurnRequest) -> Completion:
         self._asked += 1
@@ -167,7 +167,7 @@ class PrecomputedTurns(Source):
             self._tell()
 
     async def _may_continue(self, step: int) -> bool:
-        while step > self._step and not self._going:
+        while step > self._step and not self._active:
             await self._changed.wait()
         return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
 
@@ -188,20 +188,20 @@ class PrecomputedTurns(Source):
             await asyncio.wait(late)
 
     @property
-    def going(self) -> bool:
+    def active(self) -> bool:
         """Whether precomputing is not paused."""
-        return self._going
+        return self._active
 
     async def pause(self) -> None:
         """Stop precomputing until ``resume``; return once the tokens of running turns are stored."""
-        self._going = False
+        self._active = False
         if self._asked:
             await self.abort()
         while self._asked:
             await self._changed.wait()
 
     def resume(self) -> None:
-        self._going = True
+        self._active = True
         self._tell()
 
     async def abort(self) -> None:

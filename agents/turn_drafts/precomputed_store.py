@@ -72,23 +72,23 @@ class PrecomputedStore:
 
     def peek(self, key: Hashable, seed: int) -> tuple[int, ...]:
         """Return the stored tokens of a turn, to continue it; empty if there are none."""
-        made = self._turns.get((key, seed))
-        return () if made is None else made.tokens
+        turn = self._turns.get((key, seed))
+        return () if turn is None else turn.tokens
 
     def holds(self, key: Hashable, seed: int) -> bool:
         return (key, seed) in self._turns and seed not in self.trained
 
     def take(self, key: Hashable, seed: int) -> PrecomputedTurn | None:
         """Remove and return a turn that may be promoted; ``None`` if there is none."""
-        made = self._turns.get((key, seed))
-        if made is None:
+        turn = self._turns.get((key, seed))
+        if turn is None:
             return None
         self._remove((key, seed))
         if seed in self.trained:
             self.counts.refused += 1
-            self.counts.dropped += len(made.tokens)
+            self.counts.dropped += len(turn.tokens)
             return None
-        return made
+        return turn
 
     def use(self, seed: int, step: int) -> None:
         """Record that a turn of ``step`` is precomputed with the noise of ``seed``."""
@@ -113,8 +113,8 @@ class PrecomputedStore:
 
     def turns(self) -> Iterator[tuple[Hashable, int, PrecomputedTurn]]:
         """Yield key, seed and turn of all stored turns, the oldest first."""
-        for (key, seed), made in self._turns.items():
-            yield key, seed, made
+        for (key, seed), turn in self._turns.items():
+            yield key, seed, turn
 
     def used_seeds(self) -> Iterator[tuple[int, int]]:
         yield from self._used.items()
@@ -158,9 +158,9 @@ def precomputed_arrays(store: PrecomputedStore) -> Arrays:
     return {
         "keys": keys_array([key for key, _, _ in turns]),
         "seeds": np.array([seed for _, seed, _ in turns], np.uint64),
-        "steps": np.array([made.step for _, _, made in turns], np.int64),
-        "lengths": np.array([len(made.tokens) for _, _, made in turns], np.int64),
-        "tokens": np.array([token for _, _, made in turns for token in made.tokens], np.int32),
+        "steps": np.array([turn.step for _, _, turn in turns], np.int64),
+        "lengths": np.array([len(turn.tokens) for _, _, turn in turns], np.int64),
+        "tokens": np.array([token for _, _, turn in turns for token in turn.tokens], np.int32),
         "used_seeds": np.array([seed for seed, _ in used], np.uint64),
         "used_steps": np.array([step for _, step in used], np.int64),
         "shown": np.array(sorted(store.shown), np.uint64),

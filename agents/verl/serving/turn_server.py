@@ -171,7 +171,7 @@ class TurnServer:
         Raises:
             OSError: If it cannot be written.
         """
-        going = self._ahead is not None and self._ahead.going
+        going = self._ahead is not None and self._ahead.active
         await self.pause()
         try:
             await self.swap()  # the broker is not saved, and a resumed run has a new one

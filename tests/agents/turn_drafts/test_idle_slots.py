@@ -139,7 +139,7 @@ async def test_a_pause_ends_what_runs_and_nothing_begins_until_it_is_over() -> N
     await run_ahead.pause()
     await settled()
     assert engine.counts[0] == 0
-    assert not run_ahead.going
+    assert not run_ahead.active
     run_ahead.resume()
     await settled()
     assert engine.counts[0] == 2
