@@ -203,6 +203,7 @@ class RetentionPolicy:
 
         They take at most half of the log; the newest turns, which come last, are kept.
         """
+        # A turn too long for the log has no entry there by which its acceptance could be counted.
         turns = [turn for turn in turns if len(turn[1]) <= self.store.longest]
         sizes = np.array([granules(len(sampled) + 2) for _, sampled in turns], np.int64)
         first = int((sizes[::-1].cumsum() > self.store.capacity // 2)[::-1].sum())
@@ -277,6 +278,7 @@ class RetentionPolicy:
         self._keep(state, self.store.write(sampled, state.keys), before=before)
 
     def _keep(self, state: _State, turn: LogEntry, *, before: int | None = None) -> None:
+        # `before` older turns of the state come first; None makes it the newest.
         turn.seen = self._clock
         state.turns.insert(len(state.turns) if before is None else before, turn)
         self.by_state[state.exact] = state
@@ -300,6 +302,7 @@ class RetentionPolicy:
         while needed != (needed := positions + self._waiting()):
             self.store.make_room(needed, evict)
         again, self._again = self._again, []
+        # Evicted turns were the oldest of their states, and stay so in the same order.
         older: Counter[int] = Counter()
         for state, sampled, row in again:
             turn = self.store.write(sampled, state.keys, live=row, turns=live)

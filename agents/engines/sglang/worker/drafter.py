@@ -172,7 +172,7 @@ class TreeDrafter(ServedDrafter):
         """Finish a pass: commit its tokens to the draft store, and count the accepted ones."""
         step, self._step = self._step, None
         if step is None:
-            raise RuntimeError("settle() follows propose(), once")
+            raise RuntimeError("settle() must be called once after propose()")
         seconds = self._clock() - step.began  # the engine's pass alone, without drafting
         with self._session.timed():
             drafted, width = np.diff(step.draft.offsets), step.rows.width

@@ -83,7 +83,7 @@ def test_a_turn_that_was_said_before_takes_fewer_passes_within_its_limit_each_se
     assert outcome.drafted[0] <= 2
     assert len(request.output_ids) == 4
     step(drafts, [Request("a")])
-    with pytest.raises(RuntimeError, match="follows propose"):
+    with pytest.raises(RuntimeError, match="once after propose"):
         drafts.settle()
 
 
