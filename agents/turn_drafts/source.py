@@ -22,7 +22,7 @@ class TurnDraft:
 
     source: Source
     tokens: Sequence[int]  #: token ids, shape (tokens,)
-    #: Exactness level of the turn's tokens if it begins with this draft; with a ``rule``, of those kept and redrawn.
+    #: Exactness level of the turn's tokens with this draft; with a ``rule``, of the kept and redrawn tokens.
     level: Level
     seed: int | None = None  #: seed of the noise that drew the tokens, with which the turn is drawn
     stored: StoredTurn | None = None  #: the stored turn that begins with the tokens

@@ -104,19 +104,18 @@ class StoredTurns(Source):
         return request
 
     def turn_draft(self, request: TurnRequest) -> TurnDraft | None:
-        if not request.reuse or self._is_no_draw(request.sampling):
+        if not request.reuse or self._has_no_ratio(request.sampling):
             return None
-        base = _base(request)
-        if _fraction(base, 1) < self.config.fresh:
+        seed = _turn_seed(request)
+        if _fraction(seed, 1) < self.config.fresh:
             return None
         # Each use of the turn's randomness has its own number, so that no two uses share noise.
-        replayed = self.ledger.take(_key(request), pick=derive_seed(base, 2))
+        replayed = self.ledger.take(_key(request), pick=derive_seed(seed, 2))
         if replayed is None:
             return None
         level = Level.D if self.config.mode is ReuseMode.SPEC_RL else replayed.level
-        turn_draft = self._turn_draft_of(
-            replayed.turn, request.sampling, level, coins=derive_seed(base, 3, replayed.number)
-        )
+        coins = derive_seed(seed, 3, replayed.number)
+        turn_draft = self._turn_draft_of(replayed.turn, request.sampling, level, coins=coins)
         if self._dialogue(request) is None:
             return turn_draft
         return replace(turn_draft, later=tuple(self._later(request, replayed.turn)))
@@ -167,12 +166,12 @@ class StoredTurns(Source):
     def _store(self, drawn: Drawn) -> None:
         completion, sampling = drawn.completion, drawn.request.sampling
         turn = stored_turn(completion, sampling, seed=drawn.seed, width=self._width)
-        if turn is None or self._is_no_draw(sampling):
+        if turn is None or self._has_no_ratio(sampling):
             return
         # A turn drawn from one that the policy was trained on inherits the dependence on its noise.
         trained = worst_level(completion.levels) in (Level.C, Level.D)
         # The rank depends on the seed alone: a retried episode does not count as a second draw.
-        rank = derive_seed(_base(drawn.request), 6)
+        rank = derive_seed(_turn_seed(drawn.request), 6)
         self.ledger.add(_key(drawn.request), turn, rank=rank, trained=trained)
 
     def close_step(self, step: int, *, trained: bool) -> None:
@@ -186,12 +185,12 @@ class StoredTurns(Source):
         state = request.state
         return state if self.config.early and state is not None and state.task else None
 
-    def _is_no_draw(self, sampling: Sampling) -> bool:
+    def _has_no_ratio(self, sampling: Sampling) -> bool:
         # A greedy turn has no ratio of probabilities to verify it by.
         return sampling.temperature == 0 and self.config.mode is not ReuseMode.SAME_SEED
 
 
-def _base(request: TurnRequest) -> int:
+def _turn_seed(request: TurnRequest) -> int:
     assert request.sampling.seed is not None
     return request.sampling.seed
 

@@ -156,29 +156,15 @@ def _follows_draft(turn: Any, slot: int, count: int, chains: Chains) -> bool:
 
 @short_kernel
 def read(
-    slots: NDArray[np.int32],
-    tokens: NDArray[np.int32],
-    ends: NDArray[np.int32],
+    slots: NDArray[np.int32],  # slot of each request, -1 for none, shape (rows,)
+    tokens: NDArray[np.int32],  # (rows, any): with `ends` prompt and tokens, else new tokens, -1 after the last
+    ends: NDArray[np.int32],  # tokens of each request, 0 if it sampled nothing; empty if `tokens` are new tokens
     step: int,
-    waiting: int,
+    waiting: int,  # number of slots in `Chains.waiting`
     chains: Chains,
     out: Verdicts,
 ) -> tuple[int, ...]:
-    """Take the tokens sampled in a step.
-
-    Args:
-        slots: Slot of each request, -1 for none, shape (rows,).
-        tokens: With ``ends``, each request's prompt and tokens; else its new tokens, -1 after the last. Shape (rows,
-            any).
-        ends: Tokens of each request, 0 if it sampled nothing, shape (rows,); empty if ``tokens`` are new tokens.
-        step: Number of the step.
-        waiting: Number of slots in ``Chains.waiting``.
-        chains: The turns.
-        out: Filled.
-
-    Returns:
-        The fields of ``Read``.
-    """
+    """Take the tokens sampled in a step; return the fields of ``Read``, and fill ``out``."""
     records, held, longest = chains.records, chains.held, chains.estimates.shape[1]
     most = _most_held(slots, tokens, ends, chains)
     rows, live, new, ended, turn_drafted = int64(0), int64(0), int64(0), int64(0), int64(0)
@@ -270,29 +256,18 @@ PART = 16  #: turns that a thread takes at once, as many as ``look_ahead`` looks
 
 @kernel
 def advance(
-    due: NDArray[np.int32],
-    slots: NDArray[np.int32],
+    due: NDArray[np.int32],  # slots; the log has free positions for their tokens and one more piece for each
+    slots: NDArray[np.int32],  # slot of each request of the step, -1 for none, shape (rows,)
     step: int,
     chains: Chains,
     store: DraftStore,
-    work: NDArray[np.void],
+    work: NDArray[np.void],  # a `SCRATCH` to work in, shape (1,)
     out: Proposals,
-    share: NDArray[np.int64],
+    share: NDArray[np.int64],  # zeros, shape (3,), by which `help_out` takes a part
 ) -> tuple[int, int]:
     """Pass the held tokens of ``due`` to the draft store, then draft for turns that sampled in ``step``.
 
-    Args:
-        due: Slots, shape (any,). The log has free positions for their tokens and one more piece for each.
-        slots: Slot of each request of the step, -1 for none, shape (rows,).
-        step: Number of the step.
-        chains: The turns.
-        store: The forest that takes the tokens and drafts.
-        work: A ``SCRATCH`` to work in, shape (1,).
-        out: Filled, also for rows without a draft.
-        share: Zeros, shape (3,), by which ``help_out`` takes a part.
-
-    Returns:
-        Accepted tokens of the store's drafts, and drafted tokens.
+    Fills ``out``, also for rows without a draft; returns accepted tokens of the store's drafts, and drafted tokens.
     """
     limits, turns, sources, weights = store.limits, store.turns, store.sources, store.weights
     accepted: int = int64(0)
