@@ -35,8 +35,8 @@ class IdleSlots:
         self._engine = engine
         self._batch = batch
         self._slots = slots
-        self._wanted = 0  # requested turns that hold or need a slot
-        self._ahead: set[object] = set()
+        self._requested = 0  # requested turns that hold or need a slot
+        self._precomputed: set[object] = set()
         self._ended = 0  # calls of abort_precomputed, by which waiting turns notice one
         self._changed = asyncio.Event()
         self._clearing: asyncio.Task[None] | None = None
@@ -44,57 +44,57 @@ class IdleSlots:
     @asynccontextmanager
     async def needed(self) -> AsyncIterator[None]:
         """Take a slot for a requested turn at once; end precomputed turns if no slot is free."""
-        self._wanted += 1
+        self._requested += 1
         if self._clearing is None and self._missing > 0:
             self._clearing = asyncio.create_task(self._clear())
         try:
             yield
         finally:
-            self._wanted -= 1
-            self._tell()
+            self._requested -= 1
+            self._wake_waiting()
 
     @asynccontextmanager
     async def idle(self) -> AsyncIterator[bool]:
         """Wait for an idle slot for a precomputed turn; ``False`` if all precomputed turns were ended meanwhile."""
         ended = self._ended
-        while self._wanted + len(self._ahead) >= self._batch or len(self._ahead) >= self._slots:
+        while self._requested + len(self._precomputed) >= self._batch or len(self._precomputed) >= self._slots:
             await self._changed.wait()
             if self._ended != ended:
                 yield False
                 return
         turn = object()
-        self._ahead.add(turn)
+        self._precomputed.add(turn)
         try:
             yield True
         finally:
-            self._ahead.discard(turn)
-            self._tell()
+            self._precomputed.discard(turn)
+            self._wake_waiting()
 
     async def abort_precomputed(self) -> None:
         """End all precomputed turns with their tokens so far; return once they have ended."""
         self._ended += 1
-        self._tell()
-        had = set(self._ahead)
-        while had & self._ahead:  # repeated: an abort may reach the engine before its request
+        self._wake_waiting()
+        running = set(self._precomputed)
+        while running & self._precomputed:  # repeated: an abort may reach the engine before its request
             await self._engine.abort_precomputed()
-            await self._change()
+            await self._wait_for_change()
 
     async def _clear(self) -> None:
         try:
-            while self._ahead and self._missing > 0:
+            while self._precomputed and self._missing > 0:
                 await self._engine.abort_precomputed(self._missing)
-                await self._change()
+                await self._wait_for_change()
         finally:
             self._clearing = None
 
     @property
     def _missing(self) -> int:
-        return self._wanted + len(self._ahead) - self._batch
+        return self._requested + len(self._precomputed) - self._batch
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), _AGAIN_SECONDS)
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()

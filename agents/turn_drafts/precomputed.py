@@ -164,14 +164,14 @@ class PrecomputedTurns(Source):
                 return await self._engine.generate(request)
         finally:
             self._asked -= 1
-            self._tell()
+            self._wake_waiting()
 
     async def _may_continue(self, step: int) -> bool:
         while step > self._step and not self._active:
             await self._changed.wait()
         return step > self._step and (self.config.tokens is None or self._spent < self.config.tokens)
 
-    def _tell(self) -> None:
+    def _wake_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -181,7 +181,7 @@ class PrecomputedTurns(Source):
         Returns once the tokens precomputed for it are stored.
         """
         self._step = max(step, self._step)
-        self._tell()
+        self._wake_waiting()
         late = [task for task, wanted in self._running.items() if wanted <= self._step]
         if late:
             await self.abort()
@@ -202,7 +202,7 @@ class PrecomputedTurns(Source):
 
     def resume(self) -> None:
         self._active = True
-        self._tell()
+        self._wake_waiting()
 
     async def abort(self) -> None:
         """End all precomputed turns with their tokens so far."""
@@ -212,4 +212,4 @@ class PrecomputedTurns(Source):
         self._step, self._closed = max(step, self._step), step
         self._spent = 0
         self.store.close_step(step)
-        self._tell()
+        self._wake_waiting()
