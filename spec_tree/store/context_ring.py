@@ -58,7 +58,11 @@ class ContextRing:
 
     def _make_room(self, tokens: int, turns: LiveTurns) -> int:
         # Returns a position with `tokens` free tokens after it.
-        self._release(turns)
+        # Forget ended turns first: their rows have another start, as the row was cleared or reused.
+        while self._held and turns.context[self._held[0][2], 0] != self._held[0][0]:
+            self._held.popleft()
+        if not self._held:
+            self._head = 1
         if self._head + tokens > len(self.log.tokens) < self._capacity:
             self._grow(self._head + tokens, turns)
         if self._head + tokens > len(self.log.tokens):
@@ -69,13 +73,6 @@ class ContextRing:
         while self._held and self._head <= self._held[0][0] < self._head + tokens:
             self._drop_oldest(turns)
         return self._head
-
-    def _release(self, turns: LiveTurns) -> None:
-        # A row whose start differs belongs to a turn that ended, or has been reused.
-        while self._held and turns.context[self._held[0][2], 0] != self._held[0][0]:
-            self._held.popleft()
-        if not self._held:
-            self._head = 1
 
     def _drop_oldest(self, turns: LiveTurns) -> None:
         start, _, row = self._held.popleft()

@@ -136,9 +136,10 @@ def all_turns(held: SerialisedTurns) -> Iterator[tuple[NDArray[np.uint64], NDArr
 def check(held: SerialisedTurns) -> None:
     """Raise ``ValueError`` unless ``restore`` can rely on the arrays, which have the dtypes of ``KINDS``."""
     states, hot, cold = len(held.keys), len(held.hot_state), len(held.cold_state)
+    distinct = len(np.unique(held.keys[:, :1])) == states
     _require(
         {
-            "keys": held.keys.shape[1] == 4 and held.keys.min(initial=1) > 0 and _distinct(held.keys[:, 0]),
+            "keys": held.keys.shape[1] == 4 and held.keys.min(initial=1) > 0 and distinct,
             "visited": len(held.visited) == states,
             "clock": len(held.clock) == 1,
             "evicted": len(held.evicted) == 3 and _within(held.evicted, 0, MOST_COUNT),
@@ -192,10 +193,6 @@ def _within(array: NDArray[np.int64] | NDArray[np.int32], least: int, most: int)
 def _shares(lengths: NDArray[np.int64], least: int, whole: int) -> bool:
     # Each length is checked against the whole first, so that their sum cannot overflow.
     return _within(lengths, least, whole) and int(lengths.sum()) == whole
-
-
-def _distinct(keys: NDArray[np.uint64]) -> bool:
-    return len(np.unique(keys)) == len(keys)
 
 
 #: dtype and number of dimensions of each array of ``SerialisedTurns``; ``hot_tokens`` may be narrower

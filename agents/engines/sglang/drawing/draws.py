@@ -185,12 +185,6 @@ def copy_for_forward(original: Callable[..., Any], info: Any, *rest: Any, **opti
 DRAFTED_NODES = "turntree_drafted"
 
 
-def _at_nodes(logits: Tensor, sampling: Any, noises: Noises, verify_input: Any) -> Tensor:
-    drafted = getattr(verify_input, DRAFTED_NODES, None)
-    width = verify_input.draft_token_num
-    return alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
-
-
 def alike_on_ranks(drawn: Tensor) -> Tensor:
     # The ranks' logits may differ in rounding, so the first rank decides for all.
     group = importlib.import_module("sglang.srt.distributed").get_tp_group()
@@ -211,6 +205,8 @@ def sampling_verify(
     verify_input.predict = torch.empty(len(logits) + 1, dtype=torch.int32, device=logits.device)
     verify_input.accept_indices = torch.full((rows, width), -1, dtype=torch.int32, device=logits.device)
     verify_input.num_correct_drafts = torch.empty((rows,), dtype=torch.int32, device=logits.device)
+    drafted = getattr(verify_input, DRAFTED_NODES, None)
+    drawn = alike_on_ranks(draw_at_nodes(logits, sampling, noises, verify_input.positions, width, drafted))
     # "retrive" is SGLang's spelling. The kernel walks each tree along `target_predict`.
     importlib.import_module("sglang.srt.speculative.ngram_info").verify_tree_greedy(
         predicts=verify_input.predict,
@@ -220,6 +216,6 @@ def sampling_verify(
         retrive_index=verify_input.retrieve_index,
         retrive_next_token=verify_input.retrieve_next_token,
         retrive_next_sibling=verify_input.retrieve_next_sibling,
-        target_predict=_at_nodes(logits, sampling, noises, verify_input),
+        target_predict=drawn,
     )
     return None

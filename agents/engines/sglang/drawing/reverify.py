@@ -10,6 +10,7 @@ Requests without turntree's mark get what they asked for.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from turntree.agents.engines.sglang.drawing.draws import Noises, alike_on_ranks, draw, noises_of, reshaped
 
+_PROCESSOR = "sglang.srt.layers.logits_processor"
 _REVERIFICATION = "turntree_reverify"
 _ROWS = 128  #: most distributions held at once in addition to SGLang's own
 
@@ -38,7 +40,7 @@ def forward(
     if reverification is None:
         return original(processor, input_ids, states, lm_head, logits_metadata, *rest, **options)
     # SGLang converts the batch in the same way, unless the batch samples nothing; this one samples.
-    metadata = _metadata_class().from_forward_batch(logits_metadata)
+    metadata = importlib.import_module(_PROCESSOR).LogitsMetadata.from_forward_batch(logits_metadata)
     setattr(metadata, _REVERIFICATION, reverification)
     output = original(processor, input_ids, states, lm_head, metadata, *rest, **options)
     reverification.write(output)
@@ -115,9 +117,3 @@ class Reverification:
         both = torch.stack([p.gather(-1, drawn[:, None].to(p.device))[:, 0] for p in (before, after)], -1)
         self._tokens[rows] = drawn.cpu().numpy()
         self._logprobs[rows] = both.log().cpu().numpy()
-
-
-def _metadata_class() -> Any:
-    from sglang.srt.layers.logits_processor import LogitsMetadata
-
-    return LogitsMetadata

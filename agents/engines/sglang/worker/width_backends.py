@@ -8,6 +8,7 @@ memory of one pass and is shared. On the CPU, attention takes any width, and the
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,17 +65,12 @@ class BackendsByWidth:
             attention = runner._get_attention_backend()
             if runner.graph_runner is None:
                 return WidthBackend(attention, None)
-            captured = (graphs or _graph_runner())(
+            if graphs is None:
+                graphs = importlib.import_module("sglang.srt.model_executor.cuda_graph_runner").CudaGraphRunner
+            captured = graphs(
                 runner, attn_backend=attention, speculative_num_steps=width - 1, speculative_num_draft_tokens=width
             )
         return WidthBackend(attention, captured)
-
-
-def _graph_runner() -> Callable[..., Any]:
-    from sglang.srt.model_executor.cuda_graph_runner import CudaGraphRunner
-
-    runner: Callable[..., Any] = CudaGraphRunner
-    return runner
 
 
 @contextmanager
