@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from turntree.spec_tree.config import ForestConfig
-from turntree.spec_tree.config_text import check_keys, config_from_text, config_to_text
+from turntree.spec_tree.config import ForestConfig, check_keys, config_from_text, config_to_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from turntree.agents.engines.sglang.config import SglangEngineConfig
-from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.sglang.config import KEPT, SglangEngineConfig
 from turntree.agents.engines.sglang.dialect import PRIORITIES
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
 from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, fit_context

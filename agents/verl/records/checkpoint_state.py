@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turntree.agents.errors import AgentError
-from turntree.agents.turn_drafts import precomputed_arrays
+from turntree.agents.turn_drafts import precomputed_store
 from turntree.agents.turn_drafts.precomputed import PrecomputedTurns
 from turntree.agents.turn_drafts.stored import StoredTurns
 from turntree.spec_tree import ForestConfig
@@ -94,7 +94,7 @@ class ServerState:
         if self._stored is not None:
             found[_LEDGER] = ledger_arrays.ledger_arrays(self._stored.ledger)
         if self._ahead is not None:
-            found[_AHEAD] = precomputed_arrays.precomputed_arrays(self._ahead.stock)
+            found[_AHEAD] = precomputed_store.precomputed_arrays(self._ahead.store)
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
@@ -144,8 +144,8 @@ class ServerState:
                 ledger_arrays.fill_ledger(self._stored.ledger, arrays)
             if self._ahead is not None and _AHEAD in files:
                 room = self._ahead.config.max_tokens
-                arrays = self._known(read_array_file(folder / _AHEAD, precomputed_arrays.KINDS, most=_MOST))
-                self._ahead.stock = precomputed_arrays.precomputed_from_arrays(arrays, max_tokens=room)
+                arrays = self._known(read_array_file(folder / _AHEAD, precomputed_store.KINDS, most=_MOST))
+                self._ahead.store = precomputed_store.precomputed_from_arrays(arrays, max_tokens=room)
         except ValueError as error:  # those of damaged files are
             raise _damaged(folder, str(error)) from error
 

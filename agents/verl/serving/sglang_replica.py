@@ -15,8 +15,8 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
 from turntree.agents.engines.sglang.answers import forget_aborted
-from turntree.agents.engines.sglang.context_length import KEPT
-from turntree.agents.engines.sglang.dialect import SglangDialect, judged_by
+from turntree.agents.engines.sglang.config import KEPT
+from turntree.agents.engines.sglang.dialect import SglangDialect, reverifies_drafts
 from turntree.agents.engines.sglang.worker.plugin import is_ours
 from turntree.agents.engines.sglang.worker.store_calls import call_store
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
@@ -104,4 +104,4 @@ class _ServerTurns(ServedTurns):
             self._server.tokenizer_manager.abort_request(rid=name)
 
     async def _reverifies(self) -> bool:
-        return judged_by(await self._server.tokenizer_manager.get_internal_state())
+        return reverifies_drafts(await self._server.tokenizer_manager.get_internal_state())

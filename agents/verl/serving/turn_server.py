@@ -148,7 +148,7 @@ class TurnServer:
         Args:
             for_update: Whether the weights are about to change; else the setting decides, since the trainer computes.
         """
-        await self.engine.end_early()
+        await self.engine.cancel_prefetch()
         if self._ahead is not None and (for_update or self._ahead.config.during_update is False):
             await self._ahead.pause()
 
@@ -171,7 +171,7 @@ class TurnServer:
         Raises:
             OSError: If it cannot be written.
         """
-        going = self._ahead is not None and self._ahead.going
+        going = self._ahead is not None and self._ahead.active
         await self.pause()
         try:
             await self.swap()  # the broker is not saved, and a resumed run has a new one

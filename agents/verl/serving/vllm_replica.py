@@ -21,6 +21,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
+from turntree.agents.engines.vllm.config import on_accelerator
 from turntree.agents.engines.vllm.dialect import (
     VllmDialect,
     VllmRequest,
@@ -29,7 +30,6 @@ from turntree.agents.engines.vllm.dialect import (
 )
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
-from turntree.agents.engines.vllm.overlap.arguments import on_accelerator
 from turntree.agents.engines.vllm.worker import TurnCounters, ask_workers, summed
 from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import RunSettings

@@ -23,7 +23,6 @@ def forest() -> SpecForest:
 
 
 def draft_tokens(forest: Any, at: DialogueState, spoken: list[int], **options: Any) -> list[int]:
-    """What is drafted for a turn at ``at`` that has said ``spoken``."""
     handles = forest.begin([at])
     forest.commit(handles, [spoken])
     options = {"max_nodes": 4, "room": [8], "chain": True, **options}
@@ -86,7 +85,7 @@ def test_of_many_long_contexts_nearly_all_places_are_found_also_after_room_was_m
     handles = first + forest.begin([state()] * 63, list(contexts[1:]))
     assert forest.stats().context_bytes > before
     at = rng.integers(2, 3990, 64)
-    forest.commit(handles, [contexts[row, place - 2 : place].tolist() for row, place in enumerate(at)])
+    forest.commit(handles, [contexts[row, index - 2 : index].tolist() for row, index in enumerate(at)])
     drafts = rows_of(forest.draft(handles, max_nodes=1, room=[1] * 64))
     found = [[node.token for node in nodes] == [contexts[row, at[row]]] for row, nodes in enumerate(drafts)]
     assert found[0], "it was copied"
@@ -111,7 +110,7 @@ def test_a_batch_budget_goes_to_the_most_probable_nodes_of_all_rows() -> None:
 
 
 def test_a_chain_does_not_turn_back_to_a_sibling(forest: SpecForest) -> None:
-    """Not even where the sibling is likelier than all that goes on from the best child."""
+    """Not even if the sibling is likelier than every child of the best node."""
     for turn in [*([1, token] for token in range(10, 18)), *([2, token] for token in range(20, 24))]:
         forest.insert(state(), turn)
     handles = forest.begin([state()])
@@ -137,7 +136,6 @@ def test_probabilities_are_as_often_right_as_they_say() -> None:
 
 
 def test_probabilities_stay_probabilities_however_often_drafts_fail(forest: SpecForest) -> None:
-    """A store whose drafts never come true believes in none of them, and what it learns of the faintest is a number."""
     forest.insert(state(), list(range(100, 240)))
     for _ in range(3000):
         handles = forest.begin([state()])
@@ -190,7 +188,7 @@ def test_a_refused_call_leaves_the_rest_of_its_batch_untouched(forest: SpecFores
 
 
 def test_turns_that_begin_and_end_together_are_drafted_and_kept_as_one_by_one() -> None:
-    """With a log and a ring so small that both go around, and states of which several turns begin at once."""
+    """With a log and a ring so small that both wrap around, and several turns at once at a state."""
     rng = np.random.default_rng(1)
     config = ForestConfig(max_tokens=4096, max_context_tokens=2048, rollouts_per_state=3)
     together, single = SpecForest(config), SpecForest(config)

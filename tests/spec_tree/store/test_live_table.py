@@ -1,5 +1,3 @@
-"""Rows for live turns and their contexts; what handles do is shown by the tests of the forest."""
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

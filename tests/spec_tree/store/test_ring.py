@@ -15,7 +15,6 @@ def state(index: int) -> DialogueState:
 
 
 def whole(forest: SpecForest, at: DialogueState, turn: list[int]) -> bool:
-    """Whether ``turn`` is drafted at ``at`` from its first token on."""
     handles = forest.begin([at])
     (nodes,) = rows_of(forest.draft(handles, max_nodes=128, room=[128], chain=True))
     forest.end(handles, keep=False)
@@ -32,12 +31,11 @@ class Stream:
         self.rng = np.random.default_rng(seed)
         self.longest = longest
         self.finished: dict[DialogueState, list[Said]] = defaultdict(list)
+        #: by handle: state, sampled tokens, context
         self.live: dict[int, tuple[DialogueState, list[int], list[int]]] = {}
-        """Handle: where, what was said, what was asked."""
         self.themes = [self.rng.integers(1, 2**31, 3 * longest) for _ in range(5)]
 
     def say(self, most: int) -> list[int]:
-        """A part of a theme with a slip now and then."""
         theme = self.themes[self.rng.integers(len(self.themes))]
         start, length = self.rng.integers(len(theme)), self.rng.integers(1, most + 1)
         said = theme[start : start + length].tolist()
@@ -197,7 +195,6 @@ def test_more_live_turns_than_the_ring_has_room_for_do_no_harm(forest: SpecFores
 
 
 def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves() -> None:
-    """A live turn takes more room than it has said: what stood there before belonged to others."""
     forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
     alike = same_followers("e")
     rng = np.random.default_rng(0)
@@ -215,7 +212,7 @@ def test_what_was_overwritten_is_not_found_in_the_room_that_a_live_turn_reserves
 
 
 def test_places_in_a_full_ring_are_looked_at_once() -> None:
-    """The oldest place links to where the newest stands now; a walk that went on would count all of them twice."""
+    """The oldest position links to the newest one's; a walk that went on would count all positions twice."""
     forest = SpecForest(ForestConfig(max_tokens=1024, max_cold_tokens=0))
     for index in range(200):
         forest.insert(state(index % 20), [7, 8, 9] + [100 + index] * 60)
@@ -224,13 +221,12 @@ def test_places_in_a_full_ring_are_looked_at_once() -> None:
     forest.draft(handles, max_nodes=64, room=[8, 8])
     live = forest.live_table.turns
     for row in forest.live_table.rows(handles):
-        places = live.candidates[row, : live.candidate_count[row]].tolist()
-        assert 1 < len(places) == len(set(places))
+        positions = live.candidates[row, : live.candidate_count[row]].tolist()
+        assert 1 < len(positions) == len(set(positions))
 
 
 @pytest.mark.parametrize("pieces", [pytest.param(1, marks=pytest.mark.release), 40])
 def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> None:
-    """The log begins small: turns of all shapes stand in it when it is copied into a larger one."""
     forest = SpecForest(ForestConfig(max_tokens=1_000_000, rollouts_per_state=10_000))
     rng = np.random.default_rng(0)
     said: dict[DialogueState, list[Said]] = defaultdict(list)
@@ -258,7 +254,7 @@ def test_growing_keeps_every_turn_and_finds_the_newest_first(pieces: int) -> Non
     forest.commit(reader, [[1, 2]])
     forest.draft(reader, max_nodes=8, room=[8])
     turns, row = forest.live_table.turns, forest.live_table.rows([reader[0]])[0]
-    order = [int(forest.rollouts.store.log.tokens[place + 1]) for place in turns.candidates[row, :3]]
+    order = [int(forest.rollouts.store.log.tokens[position + 1]) for position in turns.candidates[row, :3]]
     assert order == [2002, 2001, 2000]
 
 

@@ -18,7 +18,6 @@ def state(index: int = 0) -> DialogueState:
 
 
 def together(*work: Callable[[], None]) -> None:
-    """Run all at once and raise what one of them raised."""
     pool = WorkerPool(len(work))
     for done in [pool.submit(one) for one in work]:
         done.result(timeout=patience(60))
@@ -26,7 +25,7 @@ def together(*work: Callable[[], None]) -> None:
 
 @pytest.mark.parametrize("max_tokens", [2048, 400_000], ids=["wrapping", "growing"])
 def test_readers_draft_trees_while_a_writer_moves_on(max_tokens: int) -> None:
-    """The small log goes around many times; the large one grows, as do the slots and the live rows."""
+    """The small log wraps around many times; the large one grows, as do slots and live rows."""
     forest = SpecForest(
         ForestConfig(max_tokens=max_tokens, end_tokens=frozenset({END}), rollouts_per_state=64, max_cold_tokens=5000)
     )

@@ -249,7 +249,7 @@ def test_while_the_budget_rests_no_other_thread_is_asked_and_turns_are_kept_all_
     runner = ScriptedRunner(DrafterSettings())
     asked, submit = [], runner.drafter._thread.submit
     monkeypatch.setattr(runner.drafter._thread, "submit", lambda *given: (asked.append(given), submit(*given))[1])
-    turns = [[100 * number + place for place in range(18)] for number in range(1, 11)]
+    turns = [[100 * number + position for position in range(18)] for number in range(1, 11)]
     for number, turn in enumerate(turns):
         runner.say(f"r{number}", PROMPT, turn, max_tokens=18)
     assert runner.drafter.counts.steps == 180

@@ -1,5 +1,3 @@
-"""vLLM itself behind the engine protocol, with turntree's drafter in it: one engine for the whole module."""
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""The client of a vLLM server against one that is made up; ``test_engine_server`` asks a real one."""
-
 import json
 from typing import Any
 

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 from tables import table
 from tiny_llama import save_chat_llama
 
-from turntree.agents.engines.sglang.context_length import KEPT
+from turntree.agents.engines.sglang.config import KEPT
 from turntree.agents.engines.sglang.settings import VARIABLE, graph_sizes, settings_from_environment
 from turntree.agents.engines.vllm.settings import DRAFTER, DrafterSettings
 from turntree.agents.resuming.resume_config import ResumeConfig

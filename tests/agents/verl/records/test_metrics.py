@@ -35,7 +35,7 @@ def counters() -> dict[str, float]:
     stats = EngineStats(
         seconds=2.0, draft_seconds=0.5, draft_idle_seconds=0.2, prompt_tokens=10, cached_tokens=4, forward_passes=7
     )
-    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "broker": SwapCounts(taken=2)}
+    named = {"reuse": ReuseStats(turns=1), "run_ahead": RunAheadStats(promoted=3), "sharing": SwapCounts(received=2)}
     values = stats.to_dict()
     for prefix, counted in named.items():
         values |= {f"{prefix}_{name}": value for name, value in asdict(counted).items()}

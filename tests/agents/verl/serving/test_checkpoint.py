@@ -97,7 +97,7 @@ async def played() -> Server:
     server = Server()
     server.forest.insert(STATE, [3, 4, 3])
     await server.reuse.generate(TurnRequest((1, 2), Sampling(max_tokens=4, seed=1)))
-    server.ahead.stock.put((5, 1.0), 7, (1, 2, 3), step=2)
+    server.ahead.store.put((5, 1.0), 7, (1, 2, 3), step=2)
     return server
 
 
@@ -113,7 +113,7 @@ async def test_a_server_takes_up_what_another_one_wrote(tmp_path: Path) -> None:
     after.state.read(tmp_path / "state", step=1)
     assert after.forest.stats().tokens == 3
     assert after.forest.tree(STATE) == before.forest.tree(STATE)
-    assert list(after.ahead.stock.turns()) == list(before.ahead.stock.turns())
+    assert list(after.ahead.store.turns()) == list(before.ahead.store.turns())
     for server in (before, after):
         server.reuse.close_step()
     asked = Sampling(max_tokens=4, seed=9)
@@ -183,4 +183,4 @@ async def test_parts_that_the_saved_run_did_not_have_stay_empty(tmp_path: Path) 
     lean.write(tmp_path / "state", lean.collect(), step=1)
     after = Server()
     after.state.read(tmp_path / "state", step=1)
-    assert (after.forest.stats().tokens, after.ahead.stock.tokens) == (3, 0)
+    assert (after.forest.stats().tokens, after.ahead.store.tokens) == (3, 0)

@@ -70,12 +70,12 @@ def test_a_broker_that_is_killed_is_done_without_and_comes_back(cluster: Any) ->
     here = DialogueState.from_tokens([1, 2], task="7", env="sums")
     one.note(here, (1, 2, 3))
     one.swap()
-    assert other.swap().taken == 1
+    assert other.swap().received == 1
     pid = cluster.get(broker.__ray_call__.remote(lambda _: os.getpid()))
     os.kill(pid, signal.SIGKILL)  # dead at once, unlike by ray.kill(); Ray starts it again, empty
     one.note(here, (4, 5, 6))
-    eventually(lambda: one.swap().given == 2, 120)
-    eventually(lambda: other.swap().taken == 2, 120)
+    eventually(lambda: one.swap().sent == 2, 120)
+    eventually(lambda: other.swap().received == 2, 120)
     assert forest.stats().rollouts == 2
     assert cluster.get(cluster.get_actor(BROKER_NAME).stats.remote()).turns == 1
 

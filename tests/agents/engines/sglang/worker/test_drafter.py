@@ -45,7 +45,6 @@ class Request:
 
 
 def verify(requests: list[Request], rows: TreeRows) -> None:
-    """Each request says its speech, down the tree as far as it is drafted there."""
     for row, request in enumerate(requests):
         node = 0
         while request.finished_reason is None:
@@ -63,7 +62,6 @@ def step(drafter: TreeDrafter, requests: list[Request]) -> StepCounts:
 
 
 def run(drafter: TreeDrafter, *requests: Request) -> int:
-    """Serve requests to their end; the number of passes."""
     for passes in itertools.count():
         alive = [r for r in requests if r.finished_reason is None]
         if not alive:
@@ -84,7 +82,7 @@ def test_a_turn_that_was_said_before_takes_fewer_passes_within_its_limit_each_se
     assert outcome.drafted[0] <= 2
     assert len(request.output_ids) == 4
     step(drafts, [Request("a")])
-    with pytest.raises(RuntimeError, match="follows propose"):
+    with pytest.raises(RuntimeError, match="once after propose"):
         drafts.settle()
 
 
@@ -176,7 +174,7 @@ def test_turns_that_were_aborted_unseen_end_when_all_rest() -> None:
 )
 @pytest.mark.parametrize("turn_drafted", [False, True])
 def test_a_pass_is_as_wide_as_its_bound_allows(device, settings, width, turn_drafted):
-    """300 requests at a width of 8 are 2,400 tokens, above the 2,048 that an accelerator's pass may have."""
+    """300 requests at width 8 are 2,400 tokens, above an accelerator's limit of 2,048."""
     drafts = drafter(SglangSettings(adaptive=False, min_probability=0.01, **settings), device=device)
     if not turn_drafted:
         for n in range(8):

@@ -1,5 +1,3 @@
-"""Turns given as drafts to a real SGLang on the CPU, verified again in one pass over prompt and draft."""
-
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +43,6 @@ def folder(small_llama: Path) -> Path:
 
 @pytest.fixture(scope="module", params=[8, pytest.param(0, marks=pytest.mark.release)], ids=["drafting", "plain"])
 def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngine]:
-    """Prompts are computed in parts of 48 tokens, logits of 16."""
     prepare()
     config = SglangEngineConfig(
         max_batch=48,
@@ -54,10 +51,7 @@ def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[SglangEngin
         draft_tokens=request.param,
         speculation=SglangSettings(adaptive=False, min_probability=0.02),
         seed=1,
-        engine_args={
-            **beside("dtype", "max_running_requests", "random_seed", "log_level"),
-            "chunked_prefill_size": 48,
-        },
+        engine_args={**beside("dtype", "max_running_requests", "random_seed", "log_level"), "chunked_prefill_size": 48},
     )
     with pytest.MonkeyPatch.context() as patch:
         for name in CHUNKS:
@@ -72,14 +66,12 @@ def asked(prompt: Sequence[int], sampling: Sampling, draft: Sequence[int] = ()) 
 
 
 def drafts_of(turn: Sequence[int]) -> list[list[int]]:
-    """Right ones, and ones that are wrong at their begin, inside and at their end, too short and too long."""
     right = list(turn)
     wrong = [[*right[:at], (right[at] + 1) % 32, *right[at + 1 :]] for at in (0, 1, 30, len(right) - 1)]
     return [right, *wrong, right[:40], [*right, *right[:20]], [7] * len(right)]
 
 
 def stored(engine: SglangEngine) -> tuple[int, int, int]:
-    """Finished turns in the store, their tokens, and live turns. All that ended before is counted."""
     engine.reset_prefix_cache()
     figures = engine.figures()
     return figures["forest_rollouts"], figures["forest_tokens"], figures["forest_live"]
@@ -90,7 +82,7 @@ def same(turn: Completion, plain: Completion) -> bool:
 
 
 @pytest.mark.parametrize("how", LAWS, ids=str)
-async def test_a_turn_is_the_same_whatever_draft_of_it_is_judged(engine: Any, policy: PolicyLaw, how: Any) -> None:
+async def test_a_turn_is_the_same_whatever_draft_of_it_is_reverified(engine: Any, policy: PolicyLaw, how: Any) -> None:
     seed = LAWS.index(how)
     prompt, sampling = PROMPTS[seed % len(PROMPTS)], Sampling(max_tokens=LENGTH, seed=seed, **how)
     plain = await engine.generate(asked(prompt, sampling))
@@ -137,7 +129,7 @@ async def test_a_stop_token_ends_the_turn_wherever_the_draft_goes_on(engine: Any
                 assert turn.finish_reason is FinishReason.STOP
 
 
-async def test_a_draft_that_would_fill_the_context_is_judged_as_far_as_it_fits(engine: Any) -> None:
+async def test_a_draft_that_would_fill_the_context_is_reverified_as_far_as_it_fits(engine: Any) -> None:
     prompt, sampling = [1 + n % 30 for n in range(CONTEXT - 30)], Sampling(max_tokens=2 * CONTEXT, seed=4)
     plain = await engine.generate(asked(prompt, sampling))
     assert len(plain.token_ids) == 30
@@ -174,7 +166,7 @@ async def test_the_store_learns_a_turn_once_and_nothing_of_a_wrong_draft(engine:
 
 
 @pytest.mark.parametrize("fault", ["noise of the position before", "the draft is believed"])
-async def test_a_judge_that_does_not_draw_as_decoding_does_is_noticed(engine, monkeypatch, fault):
+async def test_a_reverification_that_does_not_draw_as_decoding_does_is_noticed(engine, monkeypatch, fault):
     """Control of the tests above."""
     sampling = Sampling(max_tokens=LENGTH, seed=2)
     plain = await engine.generate(asked(PROMPT, sampling))
