@@ -1,7 +1,7 @@
-"""What a task's own calls lead to, and whether the policy's lead there too.
+"""Compare the policy's results and states with those of the task's own calls.
 
-The rules are the benchmark's: after a turn the states are equal, and each result of the turn's own calls is among those
-that the policy has got so far, letter for letter.
+The rules are the benchmark's: after a turn the states must be equal, and each result of the turn's own calls must be
+among the results that the policy has received so far, letter for letter.
 """
 
 from __future__ import annotations
@@ -19,21 +19,14 @@ from turntree.envs.tools.tool_run import answer, prepare
 
 
 class Expected(NamedTuple):
-    """A turn as the task's own calls leave it."""
-
-    results: list[str]
-    """Of the calls of this turn."""
-    states: Mapping[str, Any]
-    """Of each API after it, by name."""
+    results: list[str]  #: of the calls of this turn
+    states: Mapping[str, Any]  #: of each API after this turn, by name
 
 
 def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expected]:
-    """Every turn of a task, played by its own calls in a world of their own.
+    """Play a task's own calls in a separate world and return what each turn should lead to.
 
-    Args:
-        task: A task of ``BFCL``.
-        beginning: Its APIs as they begin.
-        executor: Runs the calls as it runs the policy's, so that long results are cut alike.
+    ``executor`` must be configured as the policy's, so that long results are truncated alike.
     """
     world = World()
     world.begin(beginning)
@@ -52,12 +45,11 @@ def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expec
 
 
 def results_in(dialogue: Sequence[Message]) -> list[str]:
-    """What the tools have returned to the policy."""
     return [message.content for message in dialogue if message.role is Role.TOOL and message.name]
 
 
 def contains(got: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether all wanted results are among those got, each as often.
+    """Return whether all wanted results are among those received, each as often.
 
     >>> contains(["a", "b"], ["b", "a"]), contains(["b"], ["b", "b"])
     (True, False)

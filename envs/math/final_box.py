@@ -1,5 +1,3 @@
-"""The answer in a worked solution of a data set."""
-
 from __future__ import annotations
 
 import re
@@ -9,10 +7,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def final_box(solution: str) -> str | None:
-    r"""Content of the last box of a text known to be right; for the policy's own texts use ``extract``.
-
-    Returns:
-        The content, or ``None`` if there is no box or it is not closed.
+    r"""Return the content of the last box of a reference solution; for a policy's text use ``extract``.
 
     Example:
         >>> final_box(r"So $x = \boxed{\frac{1}{2}}$."), final_box(r"It is $\boxed 7$."), final_box("7")

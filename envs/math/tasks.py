@@ -1,5 +1,3 @@
-"""Conversion of a row of a data set to a task."""
-
 from __future__ import annotations
 
 import re
@@ -19,14 +17,10 @@ _LEVEL = re.compile(r"(?:Level )?(\d+(?:\.\d+)?)")
 
 @lru_cache(maxsize=16)
 def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[str, ...]) -> tuple[Task, ...]:
-    """Every problem of a split; an unchanged file is read once.
-
-    Args:
-        split: Part of the ids of rows that have none.
-        without: Evaluation sets whose questions are left out.
+    """Read every problem of a split; an unchanged file is read once per process.
 
     Raises:
-        DataError: If a row is malformed, or none is left.
+        DataError: If a row is malformed, or none is left without the evaluation sets ``without``.
     """
     entry = find_set(name)
     tasks = tuple(
@@ -41,11 +35,6 @@ def read_tasks(name: str, rows: FileRows | HubRows, split: str, without: tuple[s
 
 
 def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
-    """One problem.
-
-    Raises:
-        DataError: If a column is missing or malformed; the message names file, line and field.
-    """
     prompt = row.text(row.column(*QUESTION_COLUMNS))
     column = row.column(*entry.answers)
     if entry.choices:
@@ -65,15 +54,12 @@ def read_task(row: Row, entry: MathSet, default_id: str) -> Task:
 
 
 def between_levels(tasks: Iterable[Task], lowest: float | None, highest: float | None) -> tuple[Task, ...]:
-    """The tasks whose level lies in a range; those without a level lie in none.
+    """Return the tasks whose ``level`` (``3`` or ``Level 3``) or ``difficulty`` lies in a range, ends included.
 
-    Args:
-        tasks: Tasks whose metadata may hold ``level`` (``3`` or ``Level 3``) or ``difficulty``.
-        lowest: The lowest level, inclusive; ``None`` for no bound.
-        highest: The highest level, inclusive; ``None`` for no bound.
+    A bound leaves out tasks without a level.
 
     Raises:
-        DataError: If there is a bound and no task is left.
+        DataError: If no task is left.
     """
     if lowest is None and highest is None:
         return tuple(tasks)
@@ -91,7 +77,7 @@ def _level(task: Task) -> float | None:
 
 
 def _answer(row: Row, column: str) -> str:
-    r"""The answer as text; lists are joined, and of a worked solution only the final answer counts."""
+    # Lists are joined; of a worked solution only the final answer counts.
     value = row.fields[column]
     if isinstance(value, list | tuple) and value and all(isinstance(part, str) for part in value):
         value = ", ".join(value)
