@@ -6,14 +6,14 @@ result of those calls. The text that the policy writes is not graded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from turntree.envs.bfcl.apis import all_api_tools, tools_of, written
 from turntree.envs.bfcl.files import find_files
-from turntree.envs.bfcl.scoring import Expected, contains, expected, results_in
 from turntree.envs.bfcl.tasks import read_tasks
 from turntree.envs.bfcl.world import World, beginning_of
 from turntree.envs.env import Env
@@ -21,9 +21,56 @@ from turntree.envs.limits import Limits
 from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.parsers import ToolParser, get_parser
 from turntree.envs.reply import Reply
+from turntree.envs.running.executor import ToolExecutor
 from turntree.envs.task import Task
 from turntree.envs.tools.tool import Tool
+from turntree.envs.tools.tool_run import answer, prepare
 from turntree.envs.tools.toolset import all_tools
+
+
+class Expected(NamedTuple):
+    results: list[str]  #: of the calls of this turn
+    states: Mapping[str, Any]  #: of each API after this turn, by name
+
+
+def expected(task: Task, beginning: bytes, executor: ToolExecutor) -> list[Expected]:
+    """Play a task's own calls in a separate world and return what each turn should lead to.
+
+    ``executor`` must be configured as the policy's, so that long results are truncated alike.
+    """
+    world = World()
+    world.begin(beginning)
+    owners = dict.fromkeys((tool.name for tool in world.tools), world)
+    tools = tools_of(tuple(task.metadata["apis"]), frozenset())
+    turns: list[Expected] = []
+    states: dict[str, Any] = {}
+    for calls in task.metadata["path"]:
+        asked = [ToolCall(name=call["name"], arguments=call["arguments"]) for call in calls]
+        outcomes = executor.run([prepare(call, tools, owners=owners) for call in asked])
+        results = [answer(call, outcome).content for call, outcome in zip(asked, outcomes, strict=True)]
+        changed = {name: state for name, state in world.states().items() if state != states.get(name)}
+        states = {**states, **pickle.loads(pickle.dumps(changed))}
+        turns.append(Expected(results, states))
+    return turns
+
+
+def results_in(dialogue: Sequence[Message]) -> list[str]:
+    return [message.content for message in dialogue if message.role is Role.TOOL and message.name]
+
+
+def contains(got: Sequence[str], wanted: Sequence[str]) -> bool:
+    """Return whether all wanted results are among those received, each as often.
+
+    >>> contains(["a", "b"], ["b", "a"]), contains(["b"], ["b", "b"])
+    (True, False)
+    """
+    left = list(got)
+    for result in wanted:
+        if result not in left:
+            return False
+        left.remove(result)
+    return True
+
 
 SPLITS = ("base", "miss_func", "miss_param", "long_context")
 Offer = tuple[tuple[str, ...], frozenset[str]]  #: the APIs of a task, and the names of the tools that it withholds

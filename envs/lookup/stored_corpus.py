@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from turntree.envs.data.folders import cache_folder
+from turntree.envs.data.rows import cache_folder
 from turntree.envs.errors import DataError
 from turntree.envs.lookup.corpus import Corpus, Document, index_of, library
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from turntree.envs.data.folders import default_folder
-from turntree.envs.data.rows import FileRows, HubRows, find_rows
+from turntree.envs.data.rows import FileRows, HubRows, default_folder, find_rows
 from turntree.envs.errors import DataError
 from turntree.envs.nearest import nearest_hint
 
