@@ -23,7 +23,7 @@ from turntree.agents.demo.policy import PolicyShape, build_policy, save_policy
 from turntree.agents.demo.tokenizer import build_tokenizer
 from turntree.agents.episodes.token_view import TokenView
 from turntree.agents.sft.fit import FitSettings, adamw, fit
-from turntree.envs.data.folders import cache_folder
+from turntree.envs.data.rows import cache_folder
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,1 +1,0 @@
-"""Environments with lookup tools: a store of values, a corpus of texts."""

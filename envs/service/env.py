@@ -6,10 +6,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from turntree.envs.data.folders import data_folder
 from turntree.envs.data.json_files import read_text
 from turntree.envs.data.published import fitting_schemas
-from turntree.envs.data.rows import FileRows, HubRows, Row, find_rows, no_rows
+from turntree.envs.data.rows import FileRows, HubRows, Row, data_folder, find_rows, no_rows
 from turntree.envs.errors import DataError
 from turntree.envs.limits import Limits
 from turntree.envs.message import ToolCall

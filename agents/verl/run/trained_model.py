@@ -24,7 +24,7 @@ from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.checkpoint import CheckpointError, check_weights
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.resume import LATEST, latest_step
-from turntree.envs.data.folders import cache_folder
+from turntree.envs.data.rows import cache_folder
 
 ALL = "all"
 """In place of a step: every whole checkpoint."""
