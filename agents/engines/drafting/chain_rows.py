@@ -334,8 +334,8 @@ class ChainRows:
         count = size * self._longest
         tokens, paths = (lambda: np.zeros(count, np.int32)), (lambda: np.zeros(count, np.float32))
         self._nodes = DraftNodes(tokens=tokens(), parents=tokens(), depths=tokens(), paths=paths())
-        rows, live, depths, nodes = np.zeros((4, size), np.int64)
-        self._space = Space(rows=rows, live=live, room=depths, nodes=nodes, paths=paths())
+        indices, live, depths, nodes = np.zeros((4, size), np.int64)
+        self._space = Space(rows=indices, live=live, room=depths, nodes=nodes, paths=paths())
         self._verdicts = Verdicts(ended=np.zeros(size, np.int32), estimates=paths(), accepted=np.zeros(count, np.bool_))
         self._none = np.zeros((0, self._longest), np.int32)
 
