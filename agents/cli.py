@@ -1,8 +1,4 @@
-"""Entry point of the ``turntree`` command.
-
-An error that the user can correct is printed in one line with the fix, exit status 2; only bugs of
-turntree leave a traceback. Modules are imported when they are needed, so that ``--help`` is fast.
-"""
+"""Entry point of the ``turntree`` command."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-_INTERRUPTED = 130
-"""Status of a command that Ctrl-C ended, as shells have it."""
+_INTERRUPTED = 130  #: exit status after Ctrl-C, 128 + SIGINT, as in a shell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Words after ``turntree``; ``None`` takes them from ``sys.argv``.
 
     Raises:
-        SystemExit: Always; 0 for success, 1 for a negative finding, 2 for wrong input, 130 if interrupted.
+        SystemExit: Always; 0 for success, 1 for a failed check, 2 for an error that the user can fix, 130 after Ctrl-C.
     """
     from turntree.agents.commands.app import app
 
@@ -43,7 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _speaking(words: list[str]) -> AbstractContextManager[None]:
-    """A line now and then in a log while a command loads what it needs."""
     if words[:1] not in (["eval"], ["bench"]):
         return nullcontext()
     from turntree.agents.progress import speaking
@@ -52,10 +46,7 @@ def _speaking(words: list[str]) -> AbstractContextManager[None]:
 
 
 def _misuse(error: Exception) -> str | None:
-    """The message for a wrong argument of the command line, or ``None`` for any other error.
-
-    The class depends on the version of typer, which brings its own click or takes the installed one.
-    """
+    # The exception's class depends on the typer version, which bundles click or uses the installed one.
     message_of, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
     if message_of is None:
         return None
@@ -66,7 +57,6 @@ def _misuse(error: Exception) -> str | None:
 
 
 def _to_put_right(error: Exception) -> str | None:
-    """One line for the user, or ``None`` if the error is a bug of turntree."""
     from turntree.agents.errors import AgentError
     from turntree.agents.os_errors import in_words
     from turntree.envs.errors import EnvError

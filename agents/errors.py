@@ -1,9 +1,3 @@
-"""Errors of ``turntree.agents``, one class per cause.
-
-A failure of the infrastructure inside an episode is none of these: ``rollout`` turns it into
-``Episode.failure``.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -13,15 +7,15 @@ from turntree.envs import errors as envs_errors
 
 
 class AgentError(Exception):
-    """Base of the errors of ``turntree.agents``; its message says what to do."""
+    """Base class of the errors of ``turntree.agents``; each message says how to fix the problem."""
 
 
 class UsageError(AgentError):
-    """The arguments of a command do not fit together."""
+    """The arguments of a command contradict each other or cannot be used."""
 
 
 class RenderError(AgentError):
-    """The tokenizer's chat template cannot render what it was given."""
+    """The tokenizer's chat template cannot render its input."""
 
 
 class RecordError(AgentError):
@@ -29,15 +23,15 @@ class RecordError(AgentError):
 
 
 class EngineAborted(AgentError):
-    """The engine gave a request up."""
+    """The engine aborted a request."""
 
 
 class EngineLost(AgentError, RuntimeError):
-    """The process that ran the engine has ended, and its running requests are lost."""
+    """The engine's process has exited, and its running requests have failed."""
 
 
 class EngineFailed(AgentError, RuntimeError):
-    """The engine raised; the message states the error in one line."""
+    """The engine raised an exception; the message is one line."""
 
 
 class MissingExtra(AgentError, envs_errors.MissingExtra):
@@ -49,7 +43,7 @@ class MissingExtra(AgentError, envs_errors.MissingExtra):
 
 @contextmanager
 def needed_packages(extra: str) -> Iterator[None]:
-    """Around what imports them in a script: if one is missing, it ends with the line that a command has.
+    """Exit with one line that names the extra to install if an import in the block fails.
 
     Raises:
         SystemExit: If a package is not installed.

@@ -1,8 +1,7 @@
-"""Files that are written whole or not at all, by one process at a time, and values as strict JSON.
+"""Atomic file writes, one writer per path, and values as strict JSON.
 
-Invariant: after any error the requested path still holds its old content, and no temporary file is
-left beside it. What is no regular file (``/dev/stdout``, a pipe) is never replaced: it is written through.
-A link stays one, and the file behind it is replaced.
+Invariant: after any error the path still holds its old content and no temporary file is left. A path that is not a
+regular file (``/dev/stdout``, a pipe) is written through, and the target of a symbolic link is replaced, not the link.
 """
 
 from __future__ import annotations
@@ -34,12 +33,9 @@ _POLL_SECONDS = 0.1
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces ``path`` once the block has ended without an error.
+    """Yield a temporary path whose file replaces ``path`` if the block ends without an error.
 
-    Missing folders are created. The temporary file has the suffix of ``path``.
-
-    Raises:
-        OSError: If it cannot be written.
+    Creates missing folders. The temporary file keeps the suffix of ``path``.
     """
     if path.is_dir():
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
@@ -64,7 +60,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def is_special(path: Path) -> bool:
-    """Whether there is something at ``path`` that is neither a regular file nor a folder, or a stream of the process.
+    """Return whether ``path`` is a device, a pipe or a standard stream.
 
     >>> is_special(Path("/dev/null")), is_special(Path("/dev/stdout")), is_special(Path("no such file"))
     (True, True, False)
@@ -74,25 +70,20 @@ def is_special(path: Path) -> bool:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write bytes, or a text as UTF-8.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
     with whole_file(path) as partial:
         partial.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
 
 def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
-    """Refuse to write over what is read, whatever other path or link names it.
+    """Refuse to write to ``out`` if it is one of the inputs, under any path or link.
 
     Args:
-        read: What is read: files, or folders, of which every file counts; mappings and lists are searched for such
-            names, and what names nothing here (an id of a hub, a number) is left out.
+        read: Inputs: files, or folders (each file in them counts). Mappings and lists are searched for paths; values
+            that name no existing file (a Hugging Face id, a number) are ignored.
         folders: Whether folders count.
 
     Raises:
-        UsageError: If the file is one of them.
+        UsageError: If ``out`` is an input.
     """
     there = _status(out)
     for name in read:
@@ -122,11 +113,7 @@ def _status(name: str | Path) -> os.stat_result | None:
 
 
 def ensure_writable(path: Path) -> None:
-    """Check that a file can be written there, before hours are spent on its content.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Check that a file can be created at ``path`` before hours are spent on its content."""
     if path.exists():
         path.open("ab").close()
         return
@@ -140,23 +127,22 @@ def ensure_writable(path: Path) -> None:
 
 
 class OneWriter:
-    """An exclusive lock on writing a file or a folder, until it is closed or the process ends.
+    """An exclusive lock for writing a file or folder, held until ``close`` or the end of the process.
 
-    It is a lock of the file system (``flock``) on a hidden file beside the file, or in the folder. Processes that
-    inherit its descriptor hold it, too. Between machines it holds if the file system's locks do.
+    It is an ``flock`` on a hidden file next to the file, or in the folder. Processes that inherit its descriptor hold the
+    lock too. Between machines it works only if the file system's locks do.
     """
 
     def __init__(self, path: Path, *, inherited: float = 0.0, instead: str = "name another file") -> None:
         """Take the lock.
 
         Args:
-            path: The file, whose folder is created, or a folder that is there.
-            inherited: Seconds to wait if the process that took the lock has ended and others that inherited it have
-                not.
-            instead: What else a user who is refused can do.
+            path: A file, whose folder is created, or an existing folder.
+            inherited: Seconds to wait if the process that took the lock has ended but its children still hold it.
+            instead: What a refused user can do other than wait.
 
         Raises:
-            UsageError: If another process holds it; the message names that process.
+            UsageError: If another process holds the lock; the message names that process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._beside = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
@@ -172,7 +158,6 @@ class OneWriter:
         os.pwrite(self.descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode(), 0)
 
     def _take(self) -> str | None:
-        """Take the lock, or return who has it."""
         while True:
             self.descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
             try:
@@ -198,7 +183,6 @@ class OneWriter:
         return os.pread(self.descriptor, 200, 0).decode(errors="replace")
 
     def close(self) -> None:
-        """Release the lock; closing twice does nothing."""
         if self.descriptor >= 0:
             self._beside.unlink(missing_ok=True)
             os.close(self.descriptor)
@@ -206,12 +190,11 @@ class OneWriter:
 
 
 def _is_of_here(holder: str) -> bool:
-    """Whether a lock's holder, if there is one, runs or ran on this machine."""
+    # An empty holder means that nobody held the lock.
     return not holder or f" on {socket.gethostname()} " in holder
 
 
 def _lives(holder: str) -> bool:
-    """Whether the process that took a lock runs, as far as this machine can tell."""
     number = re.match(r"process (\d+) ", holder)
     if number is None or not _is_of_here(holder):
         return True
@@ -225,7 +208,7 @@ def _lives(holder: str) -> bool:
 
 
 def json_value(value: Any) -> Any:
-    """``value`` with null for NaN and infinite floats, and text for what JSON cannot express.
+    """Return ``value`` for JSON: null for NaN and infinity, text for types that JSON lacks.
 
     >>> json_value({1: (0.5, math.nan), "path": {"a": None}})
     {'1': [0.5, None], 'path': {'a': None}}

@@ -1,11 +1,9 @@
-"""Errors of the operating system as one line with a fix."""
-
 from __future__ import annotations
 
 import errno
 
+#: errors of ``flock`` on a network file system that is mounted without locks
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-"""What ``flock`` gives on a network file system that is mounted without locks."""
 _WORDS = {
     errno.ENOENT: "there is no {name}; check the path",
     errno.ENOTDIR: "a part of {name} is a file, not a folder; name another place",
@@ -22,12 +20,12 @@ _WORDS = {
 
 
 def in_words(error: OSError) -> str:
-    """The error in one line, with its file and, if known, a fix.
+    """Return one line with the file and, if known, a fix.
 
     >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
-    "there is no 'rows.jsonl'; check the path"
-    >>> in_words(OSError("the reader says why"))
-    'the reader says why'
+    "'rows.jsonl' does not exist; check the path"
+    >>> in_words(OSError("the reader gives the reason"))
+    'the reader gives the reason'
     """
     words = _WORDS.get(error.errno or 0)
     if words is None:

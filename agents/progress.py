@@ -1,4 +1,4 @@
-"""What a command shows of long work: bars on a terminal, elsewhere a line at least twice a minute."""
+"""Progress of long commands: bars on a terminal, otherwise a line at least twice a minute."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-SILENCE = 25.0
-"""Most seconds without a line where no bar is drawn."""
-_SHOWN = Event()
-"""Set as a progress is shown, which speaks from then on."""
-_WIDE = 160
-"""Characters of such a line, whatever the width of a terminal that is not there."""
+SILENCE = 25.0  #: seconds, longest time without a line when no bar is drawn
+_SHOWN = Event()  #: set once a progress bar is shown; it prints the lines from then on
+_WIDE = 160  #: characters per line when stderr is not a terminal
 
 
 @contextmanager
 def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
-    """Write a line as the time passes, until a progress is shown or the block ends; none on a terminal.
+    """Print a line at intervals until a progress bar is shown or the block ends; nothing on a terminal.
 
     Args:
-        words: What goes on before there is a progress: imports and checks take long on a busy machine.
+        words: Text of the line. Imports and checks take long on a busy machine.
         seconds: Time between two lines.
     """
     _SHOWN.clear()
@@ -55,11 +52,10 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
 
 @contextmanager
 def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
-    """Show a progress as long as the block runs.
+    """Show a progress while the block runs.
 
     Args:
-        progress: Its bars are drawn on a terminal. Elsewhere a line of each bar that is not full is printed as the time
-            passes.
+        progress: Drawn as bars on a terminal. Elsewhere each unfinished bar is printed as a line at intervals.
         seconds: Time between two lines.
     """
     _SHOWN.set()
@@ -84,23 +80,15 @@ def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]
 
 
 def bar_columns(console: Console) -> tuple[ProgressColumn, ...]:
-    """The bar itself, where it can be drawn anew."""
     return (BarColumn(),) if console.is_terminal else ()
 
 
 class _Rate(ProgressColumn):
-    """Episodes a minute, of late."""
-
     def render(self, task: Task) -> Text:
         return Text("" if task.speed is None else f"{60 * task.speed:.1f}/min")
 
 
 def episode_progress(console: Console, get_time: Callable[[], float] = monotonic) -> Progress:
-    """Bars with the episodes played and to be played, their rate, the time gone and the time left.
-
-    Args:
-        get_time: A clock, seconds.
-    """
     return Progress(
         TextColumn("{task.description}"),
         *bar_columns(console),

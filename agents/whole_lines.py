@@ -1,8 +1,3 @@
-"""Lines of JSON appended to files, whole or not at all.
-
-Invariant: after any error the file is as it was; only a process that is killed may leave a part of a line, the last.
-"""
-
 from __future__ import annotations
 
 import fcntl
@@ -16,13 +11,13 @@ from turntree.agents.os_errors import NO_LOCKS
 
 
 def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append a line for each row to a file that is open for appending, unbuffered: all of them, or none.
+    """Append one JSON line per row to an unbuffered file opened for appending: all rows or none.
 
-    Others that append so, each with the file opened by itself, wait meanwhile if the file system has locks.
-    Texts may have half of a surrogate, which a policy may write.
+    Concurrent callers wait for each other if the file system supports locks. Only a killed process can leave a partial
+    last line. Strings may contain lone surrogates, which a policy can write.
 
     Raises:
-        OSError: If there is no space for all of them, or they cannot be written.
+        OSError: If the rows cannot be written, for example because the disk is full.
     """
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     _lock(file, fcntl.LOCK_EX)

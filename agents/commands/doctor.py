@@ -1,5 +1,3 @@
-"""``turntree doctor``."""
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
@@ -28,13 +26,13 @@ def doctor_command(
     template: TemplateOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:
-    """Say what is installed, which engines and devices there are, and how to get what is missing.
+    """Show what is installed, which engines and devices work, and how to install what is missing.
 
-    With --config also every check that `turntree train` makes before it starts that training (as `train --check`),
-    and the estimated memory of each phase.
+    With --config, also run every check that `turntree train` runs before it starts (as `train --check`), and estimate
+    the memory of each phase.
 
-    Ends with status 1 if something that is there does not work, a training cannot start or does not fit, or, with
-    --gpu, something that a training on GPUs needs is missing.
+    Exit status 1: a part is broken, the training cannot start or does not fit into memory, or, with --gpu, something that
+    GPU training needs is missing.
 
     Example: turntree doctor --gpu --config engine=vllm size=7b env=math
 
@@ -71,7 +69,7 @@ def doctor_command(
 
 
 def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tuple[list[Finding], list[Finding]]:
-    """Findings about a training, and those of them without which it does not run on a GPU."""
+    # Returns all findings, and those without which the training does not run on a GPU.
     from turntree.agents.commands.gpu_check import examine_gpus, examine_training
     from turntree.agents.errors import UsageError
 
@@ -90,7 +88,6 @@ def _of_training(config: str | None, overrides: list[str], *, gpu: bool) -> tupl
 
 
 def _of_template(model: str, variables: str | None) -> Iterator[Finding]:
-    """What the chat template of a model needs."""
     from turntree.agents.commands.installation import Finding, Health
     from turntree.agents.errors import RenderError
     from turntree.agents.evaluation.checkpoint import Checkpoint

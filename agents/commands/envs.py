@@ -1,5 +1,3 @@
-"""``turntree check``, ``turntree attack``, ``turntree play`` and ``turntree new env``."""
-
 from __future__ import annotations
 
 import importlib
@@ -35,9 +33,9 @@ def check_command(
     model: ModelOption = None,
     template: TemplateOption = None,
 ) -> None:
-    """Check that an environment keeps the rules: seeds, snapshots, infos, ends.
+    """Check that an environment follows the rules: seeds, snapshots, infos, episode ends.
 
-    With ``--model`` print the first prompt as the model gets it, and check that it names each tool and shows how to
+    With --model, also print the first prompt as the model receives it, and check that it names each tool and shows how to
     call one.
     """
     from rich.console import Console
@@ -62,7 +60,7 @@ def check_command(
 
 
 def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
-    """Print the first prompt of a model; return whether it tells the policy about its tools."""
+    # Returns whether the prompt describes every tool and the call format.
     from rich.console import Console
 
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -89,8 +87,6 @@ def _show_prompt(env: Any, model: str, variables: str | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackOptions:
-    """The options of ``turntree attack``."""
-
     env_id: EnvId
     data: DataOption = None
     env_arg: EnvArgOption = None
@@ -108,10 +104,10 @@ class AttackOptions:
 
 @takes(AttackOptions)
 def attack_command(options: AttackOptions) -> None:
-    """Attack an environment: what it pays without a solution, and refuses with one.
+    """Attack an environment: find rewards without a solution, and refused solutions.
 
-    Policies that are silent, refuse, plead, guess and copy, right answers that are hidden or one of many, and solutions
-    with a small change are played. The exit status is 1 where one is paid, or a right one refused, above the bound.
+    Scripted policies stay silent, refuse, plead, guess, copy, hide a right answer among others, or change a solution
+    slightly. Exit status 1: more tasks than --bound pay such a policy, or refuse a right answer.
     """
     from turntree.agents.evaluation.attack import report_attack
     from turntree.agents.evaluation.environments import checked_env, env_arguments, env_maker
@@ -139,7 +135,7 @@ def play_command(
     tool_format: ToolFormatOption = None,
     env_arg: EnvArgOption = None,
 ) -> None:
-    """Play an environment yourself, in the terminal."""
+    """Play an environment yourself in the terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -174,7 +170,7 @@ def new_env_command(
     name: Annotated[str, typer.Argument(help="WordGame or word_game.")],
     out: Annotated[Path, typer.Option(help="Folder for the two files.")] = Path(),
 ) -> None:
-    """Write a small environment and its test, to be changed into your own."""
+    """Write a small environment and its test as a starting point."""
     from rich.console import Console
 
     from turntree.agents.commands.new_env import write_env

@@ -1,5 +1,3 @@
-"""``turntree export`` and ``turntree sft``: what recorded runs are good for besides reading, a trace and a start."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -16,16 +14,12 @@ if TYPE_CHECKING:
 
 
 class ExportKind(StrEnum):
-    """What a run is exported as."""
-
     TRACE = "trace"
     MESSAGES = "messages"
     TOKENS = "tokens"
 
 
 class ExportFormat(StrEnum):
-    """The file format of messages and tokens."""
-
     JSONL = "jsonl"
     PARQUET = "parquet"
 
@@ -45,7 +39,7 @@ def export_command(
     vocab: Annotated[int | None, typer.Option(min=1, help="Of a trace: number of token ids of the policy.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Only the first so many training steps.")] = None,
 ) -> None:
-    """Write the episodes of a run for other programs: as messages, as tokens, or as one trace of all epochs.
+    """Export the episodes of a run as messages, as tokens, or as a trace of all epochs.
 
     Example: turntree export runs/demo --to messages --format parquet
     """
@@ -85,8 +79,6 @@ def export_command(
 
 @dataclass(frozen=True, kw_only=True)
 class SftOptions:
-    """The options of ``turntree sft``."""
-
     what: Annotated[str, typer.Argument(metavar="ENV_ID", help="An environment of `turntree list`, or MODULE:NAME.")]
     model: ModelOption = None
     out: Annotated[Path, typer.Option(metavar="DIR", help="Model folder to write; must be new or empty.")]
@@ -121,7 +113,7 @@ class SftOptions:
 def sft_command(options: SftOptions) -> None:
     """Fine-tune a model on demonstrations before reinforcement learning.
 
-    The environment's solution() turns are the demonstrations, unless --from or --data gives others.
+    Demonstrations are the turns of the environment's solution(), unless --from or --data names others.
 
     Example: turntree sft shop:Shop --model DIR --out DIR/sft
 
@@ -165,7 +157,7 @@ def sft_command(options: SftOptions) -> None:
 
 
 def _source(options: SftOptions) -> tuple[Source, Any, str]:
-    """Open environment and tokenizer; options that exclude each other are refused first."""
+    # Options that exclude each other are refused before anything is loaded.
     from turntree.agents.commands.options import PolicyOptions, named_model
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint

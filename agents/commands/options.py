@@ -1,4 +1,4 @@
-"""The options that several commands share, and commands that take all of theirs as one object."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ StoreOption = Annotated[
 
 
 def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[..., None]]:
-    """A command whose options are the fields of a dataclass, and that is called with one of its objects.
-
-    The dataclass is what Python code passes, and what a record of the run is made of.
+    """Turn a function of one options dataclass into a command whose options are the dataclass's fields.
 
     >>> @dataclass
     ... class Greeting:
@@ -82,7 +80,7 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """The options of every command that runs a model."""
+    """Options of every command that runs a model."""
 
     model: ModelOption = None
     engine: TokenEngineOption = EngineName.LOCAL
@@ -102,11 +100,7 @@ class PolicyOptions:
     ] = None
 
     def renderer_options(self) -> dict[str, Any]:
-        """The arguments of ``Renderer`` that options name; those that are not given are left out.
-
-        Raises:
-            UsageError: If the template's variables are no mapping.
-        """
+        # Options that were not given are left out.
         from turntree.agents.errors import UsageError
         from turntree.agents.yaml_files import parse_yaml
 
@@ -122,11 +116,6 @@ class PolicyOptions:
         return options
 
     def engine_choice(self, **sizes: Any) -> EngineChoice:
-        """The engine with these options; ``sizes`` are the further fields of ``EngineChoice``.
-
-        Raises:
-            UsageError: If ``engine_args`` are no JSON object, or there is nothing that takes them.
-        """
         from turntree.agents.engines.engine_choice import EngineChoice
 
         given = parsed_engine_args(self.engine, self.engine_args, base_url=sizes.get("base_url"))
@@ -137,7 +126,7 @@ class PolicyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(PolicyOptions):
-    """The options of every command that plays tasks of an environment with a model."""
+    """Options of every command that plays tasks with a model."""
 
     data: DataOption = None
     tool_format: ToolFormatOption = None
@@ -150,37 +139,24 @@ class TaskOptions(PolicyOptions):
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
 
     def env_arguments(self) -> dict[str, Any]:
-        """The environment's arguments.
-
-        Raises:
-            UsageError: If one is no KEY=VALUE.
-        """
         from turntree.agents.evaluation.environments import env_arguments
 
         return env_arguments(self.env_arg or (), data=self.data, tool_format=self.tool_format)
 
 
 class NamedModel(NamedTuple):
-    """A model that a command names."""
-
-    path: str
-    """Its directory, or its id on the hub."""
-    name: str
-    """Its name in tables: as it was given, of a training's checkpoint ``RUN@STEP``."""
-    step: int | None = None
-    """Of a training's checkpoint."""
-    checkpoint: str = ""
-    """Digest of the checkpoint."""
+    path: str  #: folder or Hugging Face id
+    name: str  #: name in tables: as given, or ``RUN@STEP``
+    step: int | None = None  #: training step of a checkpoint
+    checkpoint: str = ""  #: digest of the checkpoint
 
 
 def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
-    """The models of a command, which ``--model`` names as in every other one, or an argument: several for ``RUN@all``.
-
-    Checkpoints of a training are merged, or found in the cache.
+    """Return the models of a command, several for ``RUN@all``; merges checkpoints or finds them in the cache.
 
     Raises:
-        UsageError: If it is named twice, or not at all.
-        CheckpointError: If a training has no such checkpoint, or it is not whole.
+        UsageError: If the model is named twice, or not at all.
+        CheckpointError: If a training has no such checkpoint, or it is incomplete.
     """
     from turntree.agents.errors import UsageError
     from turntree.agents.verl.run.trained_model import merged, trained_models
@@ -198,7 +174,7 @@ def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
 
 
 def named_model(argument: str | None, option: str | None) -> NamedModel:
-    """The one model of a command.
+    """Return the single model of a command.
 
     Raises:
         UsageError: If several are named, and as ``named_models``.
@@ -213,10 +189,13 @@ def named_model(argument: str | None, option: str | None) -> NamedModel:
 def imported_turns(
     store: Path | None, tokenizer: Any, *, engine: EngineName, speculate: bool, base_url: str | None = None
 ) -> str:
-    """``--store`` as ``ForestConfig.import_turns``; ``tokenizer`` is the model's.
+    """Return ``--store`` as ``ForestConfig.import_turns``.
+
+    Args:
+        tokenizer: The model's.
 
     Raises:
-        UsageError: If nothing here drafts from it, or as ``given_store``.
+        UsageError: If no engine started here drafts from the store, or as ``given_store``.
     """
     from turntree.agents.engines.drafting.given_store import given_store
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of

@@ -1,5 +1,3 @@
-"""Playing an environment by hand, at a terminal."""
-
 from __future__ import annotations
 
 import re
@@ -13,14 +11,9 @@ _COMMAND = re.compile("/[a-z]+")
 
 
 class Played(NamedTuple):
-    """The result of an episode at the terminal."""
-
-    reward: float
-    """Reward summed over the turns."""
+    reward: float  #: sum over the turns
     rewards: dict[str, float]
-    """Named reward components."""
-    stop_reason: str
-    """Stop reason; ``quit`` if the person left."""
+    stop_reason: str  #: ``quit`` if the person left
 
 
 def play(
@@ -34,8 +27,8 @@ def play(
     """Let a person play one episode.
 
     Args:
-        ask: Returns the next line of the person; raises ``EOFError`` at the end.
-        show: Called with the participant and the text.
+        ask: Returns the person's next line; raises ``EOFError`` at the end.
+        show: Called with the role and the text.
     """
     _, info = env.reset(seed=seed, options=options)
     _show_messages(info["messages"], show)
@@ -56,7 +49,6 @@ def play(
 
 
 def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) -> str:
-    """The next turn of the person, after any look-ups."""
     while True:
         text = _lines(ask)
         command, _, rest = text.partition(" ")
@@ -99,11 +91,6 @@ def _lines(ask: Callable[[], str]) -> str:
 
 
 def _call(env: Env, words: str) -> str:
-    """A tool call as the policy would write it.
-
-    Raises:
-        ValueError: If there is no such tool or the arguments are wrong; the message states the right form.
-    """
     name, _, given = words.strip().partition(" ")
     tool = next((tool for tool in env.offered_tools if tool.name == name), None)
     if tool is None:

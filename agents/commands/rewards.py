@@ -1,5 +1,3 @@
-"""``turntree score`` and ``turntree rescore``, and the options by which commands name rewards."""
-
 from __future__ import annotations
 
 import json
@@ -30,7 +28,7 @@ def score_command(
     out: Annotated[Path | None, typer.Option(help="Scored rows; FILE.scored.jsonl without it.")] = None,
     as_json: _JsonOption = False,
 ) -> None:
-    """Score the texts of a file and print a table by data set."""
+    """Score the texts of a file and print a table per data set."""
     from turntree.agents.scoring.score_file import Fields, score_file
     from turntree.agents.scoring.scorer import Scorer
     from turntree.rewards import MissingQuestion
@@ -59,7 +57,7 @@ def rescore_command(
     out: Annotated[Path | None, typer.Option(help="New file; rescored.jsonl beside the old one without it.")] = None,
     as_json: _JsonOption = False,
 ) -> None:
-    """Score the episodes of a recorded run again; what was recorded stays as it is."""
+    """Score the episodes of a recorded run again; the recorded file stays unchanged."""
     from turntree.agents.scoring.rescore import rescore
     from turntree.agents.scoring.scorer import Scorer
 
@@ -74,7 +72,7 @@ def rescore_command(
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:
-    """Weights by name from options such as ``answer`` and ``few_turns=0.1``.
+    """Return weights by name from options such as ``answer`` and ``few_turns=0.1``.
 
     Raises:
         AgentError: If a weight is not a number, or a name is given twice.

@@ -1,5 +1,3 @@
-"""``turntree serve``."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
@@ -22,8 +20,6 @@ from turntree.agents.engines.engine_choice import EngineName
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(PolicyOptions):
-    """The options of ``turntree serve``."""
-
     named: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="As --model.", show_default=False)] = None
     host: Annotated[str, typer.Option(help="Address to listen at; any but this machine's own needs --api-key.")] = (
         "127.0.0.1"
@@ -67,9 +63,9 @@ class ServeOptions(PolicyOptions):
 
 @takes(ServeOptions)
 def serve_command(options: ServeOptions) -> None:
-    """Serve a model to OpenAI's clients, its turns drafted from earlier ones.
+    """Serve a model over OpenAI's and Anthropic's APIs, with drafts from earlier turns.
 
-    Example: turntree serve --model DIR --port 8000, then OPENAI_BASE_URL=http://127.0.0.1:8000/v1
+    Example: turntree serve --model DIR --port 8000, then set OPENAI_BASE_URL=http://127.0.0.1:8000/v1
     """
     from turntree.agents.errors import MissingExtra, UsageError
     from turntree.agents.evaluation.checkpoint import Checkpoint
@@ -116,7 +112,7 @@ def serve_command(options: ServeOptions) -> None:
 
 
 def _event_loop() -> Callable[[Coroutine[Any, Any, bool]], bool]:
-    """What runs the server: uvloop where there is one, under which more requests come into the same pass."""
+    # uvloop handles more requests per engine step.
     import asyncio
 
     try:

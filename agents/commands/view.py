@@ -1,5 +1,3 @@
-"""``turntree view`` and ``turntree tree``."""
-
 from __future__ import annotations
 
 import json
@@ -30,7 +28,7 @@ def view_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of --watch; 0 takes a free one.")] = 0,
     as_json: _JsonOption = False,
 ) -> None:
-    """Make one HTML page of a run: episodes, tokens, trees, curves. It needs no network.
+    """Create one HTML page of a run: episodes, tokens, trees, curves. The page needs no network.
 
     Example: turntree view runs/demo
 
@@ -62,7 +60,6 @@ def view_command(
 
 
 def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -> None:
-    """Serve the page until Ctrl-C."""
     from turntree.agents.errors import RecordError
     from turntree.agents.viewer.live import LivePage, live_server
     from turntree.agents.viewer.source import Source
@@ -130,7 +127,7 @@ def tree_command(
 
 
 def _flat(root: TreeNode) -> dict[str, list[int]]:
-    """The nodes as lists, parents before children: a tree may be deeper than JSON readers allow."""
+    # Flat lists, parents before children: the tree may be deeper than JSON readers allow.
     nodes: dict[str, list[int]] = {"tokens": [], "parents": [], "counts": []}
     stack = [(root, -1)]
     while stack:

@@ -1,12 +1,8 @@
-"""A recorded run's tasks and seeds played with and without speculation, to measure what it saved.
+"""Replay a recorded run with and without speculation to measure the savings.
 
-For chosen training steps the recorded weights play the recorded tasks again,
-twice in one process: over an engine that drafts and over one that does not.
-Both must sample the same tokens, since noise depends only on seeds.
-The store of the drafting engine has its state of that step: the turns of all
-earlier steps, from the records where a step is not played again.
-
-Not covered: verl's own part of a step (see the run's ``metrics.jsonl``).
+Each chosen step's weights play the recorded tasks twice in one process, with a drafting engine and a plain one. Both
+must sample the same tokens, because noise depends only on seeds. The draft store holds the turns of all earlier steps.
+Not covered: verl's part of a step (see ``metrics.jsonl``).
 """
 
 from __future__ import annotations
@@ -40,11 +36,11 @@ logger = logging.getLogger(__name__)
 def compare(
     composition: Composition, *, every: int = 3, on_step: Callable[[StepComparison], None] | None = None
 ) -> Comparison:
-    """Play recorded steps again, with speculation and without.
+    """Replay recorded steps with and without speculation.
 
     Args:
-        composition: The configuration of the run; its folder holds episodes and weights.
-        every: Distance of the steps that are played; the first and the last one always are.
+        composition: Configuration of the run, whose folder holds episodes and weights.
+        every: Distance between replayed steps; the first and the last are always included.
 
     Raises:
         FileNotFoundError: If the run recorded no episodes or no weights.
@@ -79,8 +75,6 @@ def _last_step(folder: RunFolder) -> int:
 
 
 class _Bench:
-    """Two engines around one model."""
-
     def __init__(self, composition: Composition) -> None:
         from transformers import AutoTokenizer
 
@@ -127,7 +121,6 @@ class _Bench:
             engine.update_weights(named.items(), version=version)
 
     def remember(self, episodes: Any) -> None:
-        """Put recorded turns into the store."""
         forest = self._speculative.forest
         assert forest is not None
         for episode in episodes:
@@ -135,7 +128,6 @@ class _Bench:
                 forest.insert(state, turn.completion.token_ids)
 
     def warm_up(self, records: Sequence[Record]) -> None:
-        """Run some episodes before anything is timed."""
         self._run(self._plain, records[: len(records) // 4])
         self._plain.reset_prefix_cache()
         gc.collect()

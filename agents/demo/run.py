@@ -1,7 +1,6 @@
-"""``turntree demo``: create a policy, train it, compare with no speculation, show it.
+"""``turntree demo``: create a policy, train it, replay it without speculation, show the run.
 
-With ``model`` the same is done for a copy of a real one, by the configuration
-``demo_model`` instead of ``demo``: shorter tasks, few of them, a smaller step.
+With ``model``, a copy of a real model is trained by the configuration ``demo_model`` instead of ``demo``.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from turntree.agents.verl.run.variables import hub_variables
 from turntree.agents.viewer.page import view
 from turntree.agents.viewer.source import Source
 
-_WINDOW = 10
-"""Steps that the first and the last success rate are averaged over."""
+_WINDOW = 10  #: steps over which the first and last success rates are averaged
 
-_DRAFT = 12
-"""Most draft tokens of a request in a pass: a few requests of the long tail have room for more than the usual 8."""
+_DRAFT = 12  #: draft tokens per request; the few long requests at the end have room for more than the default 8
 
 
 def main(
@@ -38,15 +35,15 @@ def main(
     """Run the demo.
 
     Args:
-        model: Directory or Hugging Face id of a model, which stays as it is; ``None`` creates a tiny one.
+        model: Folder or Hugging Face id of a model, which stays unchanged; ``None`` creates a tiny one.
         steps: Training steps; ``None`` takes the configuration's.
-        out: Folder of the run; an earlier run in it is replaced.
+        out: Run folder; an earlier run in it is replaced.
         seed: Seed of the warm start, the tasks and the sampling.
-        every: Distance of the steps that the comparison plays again.
+        every: Distance between the steps that are replayed.
 
     Returns:
-        Exit status: 0 if verl trained to the end and, with the tiny policy, both ways of playing agreed token
-        for token. With a given model a difference is only reported: see ``differences``.
+        Exit status: 0 if training finished and, with the tiny policy, both replays agree token for token. With a given
+        model, differences are only reported: see ``differences``.
 
     Raises:
         ValueError: If ``steps`` or ``every`` is less than 1.
@@ -82,7 +79,6 @@ def main(
 
 
 def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int = 3) -> list[str]:
-    """Overrides of the demo's configuration; the arguments are those of ``main``."""
     return [
         f"actor_rollout_ref.model.path={quoted(policy)}",
         f"actor_rollout_ref.rollout.seed={seed}",
@@ -94,15 +90,8 @@ def settings(policy: str, *, steps: int | None, out: Path, seed: int, every: int
 
 
 def differences(comparison: Comparison, *, given: bool) -> str:
-    """The number of episodes that differ with and without drafts, and its meaning.
-
-    A model's own float32 logits depend in their last bits on how many tokens one pass computes. If two tokens
-    are nearly tied, that may decide which of them the same noise selects; both are draws from the policy. The
-    tiny policy's runs have shown none, so a difference there is treated as a fault.
-
-    Args:
-        given: Whether the user gave the model.
-    """
+    # The last bits of a model's float32 logits depend on how many tokens one pass computes. That can flip a near
+    # tie, and both tokens are valid draws. The tiny policy has never shown a difference, so there it is a bug.
     episodes = sum(step.episodes for step in comparison.steps)
     differ = episodes - sum(step.equal for step in comparison.steps)
     problem = f"{differ} of {episodes} episodes differ with and without drafts"
@@ -115,7 +104,6 @@ def differences(comparison: Comparison, *, given: bool) -> str:
 
 
 def summary(reports: list[StepReport], comparison: Comparison) -> Table:
-    """The results as a table for the terminal."""
     window = min(_WINDOW, len(reports))
     table = Table(title="What the training and the speculation did", title_justify="left")
     table.add_column("")
@@ -150,7 +138,7 @@ def summary(reports: list[StepReport], comparison: Comparison) -> Table:
 
 
 def spread_text(spread: Spread) -> str:
-    """A ratio, and in brackets the quartiles of the single steps' ratios.
+    """Return a ratio with the quartiles of the per-step ratios.
 
     >>> spread_text(Spread(1.5, 1.25, 1.75))
     '1.50 (1.25 to 1.75)'
@@ -159,7 +147,7 @@ def spread_text(spread: Spread) -> str:
 
 
 def _model(name: str) -> str:
-    """A folder by its absolute path, since verl runs in another folder; anything else unchanged."""
+    # verl runs in another folder, so a relative path must become absolute.
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() else name
 

@@ -1,9 +1,7 @@
-"""Supervised training on noisy demonstrations, from which the demo's reinforcement learning starts.
+"""Supervised training on noisy demonstrations, the start of the demo's reinforcement learning.
 
-The tiny policy starts from random weights, a given model from its own. The
-same settings give the same policy on the same machine, so a finished one is
-kept in the cache folder and found again by a hash of its settings, of the
-sources that created it, and of a given model's files by their size and time.
+The tiny policy starts from random weights, a given model from its own. The same settings give the same policy on the
+same machine, so policies are cached under a hash of the settings, the sources below and a given model's files.
 """
 
 from __future__ import annotations
@@ -40,21 +38,21 @@ class WarmStart(FitSettings):
     """Settings of a warm start."""
 
     model: str = ""
-    """A model's folder or Hugging Face id, a copy of which is trained further; empty: a new one of ``shape``."""
+    """Folder or Hugging Face id of a model to copy and train; empty creates one of ``shape``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=lambda: ENV_KWARGS)
-    """Settings of the environment of the demonstrations."""
+    """Settings of the demonstrations' environment."""
     shape: PolicyShape = field(default_factory=PolicyShape)
     """Size of the policy."""
     demonstrations: int = 2400
-    """Number of demonstrations; they are seen in several epochs."""
+    """Number of demonstrations, seen in several epochs."""
     steps: int = 160
     """Optimiser steps."""
     batch: int = 48
     """Demonstrations per step."""
     learning_rate: float = 1e-2
-    """Peak of the learning rate, after the warm-up."""
+    """Peak learning rate, after the warm-up."""
     warm_up: int = 30
-    """Steps over which the learning rate rises; it falls as a cosine afterwards."""
+    """Steps over which the learning rate rises, before a cosine decay."""
     weight_decay: float = 0.01
     """Decoupled weight decay of the matrices."""
     seed: int = 0
@@ -67,7 +65,7 @@ class WarmStart(FitSettings):
 
     @classmethod
     def of_model(cls, model: str, env_kwargs: Mapping[str, Any], *, seed: int = 0) -> WarmStart:
-        """Settings for a chat model that knows language already: few demonstrations, small steps."""
+        # A pretrained chat model needs few demonstrations and small steps.
         return cls(
             model=model,
             env_kwargs=env_kwargs,
@@ -83,12 +81,11 @@ class WarmStart(FitSettings):
 def warm_started_policy(
     settings: WarmStart | None = None, *, seed: int = 0, on_step: Callable[[int, float], None] | None = None
 ) -> Path:
-    """The folder of a warm-started policy, trained now or found in the cache.
+    """Return the folder of a warm-started policy, trained now or found in the cache.
 
     Args:
-        settings: Settings of the policy; ``None`` is the demo's policy with ``seed``.
-        seed: Used if ``settings`` is ``None``.
-        on_step: As in ``train``; not called if the policy is in the cache.
+        settings: ``None`` takes the demo's policy with ``seed``.
+        on_step: As in ``train``; not called if the policy is cached.
     """
     settings = settings or WarmStart(seed=seed)
     folder = cache_folder() / f"demo-policy-{_key(settings)}"
@@ -113,7 +110,7 @@ def warm_started_policy(
 def train(
     settings: WarmStart, *, on_step: Callable[[int, float], None] | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Train a policy; returns it with its tokenizer.
+    """Train a policy and return it with its tokenizer.
 
     Args:
         on_step: Called after every step with its number, from 1, and its loss in nats per token.
@@ -138,7 +135,7 @@ def _untrained(settings: WarmStart) -> tuple[Any, Any]:
 
 
 def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
-    """Muon for a new model's matrices, which it teaches in fewer steps; Adam for all else, and for a given model."""
+    # Muon trains new matrices in fewer steps; a pretrained model is fine-tuned with Adam.
     from turntree.agents.demo.muon import Muon
 
     rate = settings.learning_rate
@@ -152,7 +149,6 @@ def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
 
 
 def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
-    """The layers' matrices, whose updates Muon orthogonalises, and everything else."""
     matrices: list[Tensor] = []
     others: list[Tensor] = []
     for name, parameter in model.named_parameters():

@@ -1,5 +1,3 @@
-"""The report of an attack on an environment: printed, as JSON, in a file."""
-
 from __future__ import annotations
 
 import json
@@ -16,8 +14,7 @@ from turntree.agents.files import json_value, write_whole
 from turntree.envs import Env
 from turntree.envs.checking.attack import BOUND, LUCK, Attack, Row, attack
 
-_NAMED = 3
-"""Tasks that the table names; the file names all."""
+_NAMED = 3  #: tasks listed in the table; the report file lists all
 
 
 def report_attack(
@@ -30,19 +27,16 @@ def report_attack(
     out: Path | None = None,
     as_json: bool = False,
 ) -> bool:
-    """Attack an environment and print the report.
+    """Attack an environment, print the report, and return whether nothing was found.
 
     Args:
-        bound: Share of the tasks that a policy may be paid without a solution, or refused with one.
-        luck: Share of the tasks that a guess may be right in.
-        above: The sum of an episode's rewards above which it counts as paid.
-        as_json: Whether JSON is printed in place of the table.
-
-    Returns:
-        Whether nothing was found.
+        bound: Fraction of tasks that may pay a policy without a solution, or refuse one with a solution.
+        luck: Fraction of tasks in which a random answer may be right.
+        above: Sum of an episode's rewards above which the episode counts as paid.
+        as_json: Whether to print JSON instead of the table.
 
     Raises:
-        DataError: If the environment has no task, or fewer than it says.
+        DataError: If the environment has no task, or fewer than it declares.
         OSError: If ``out`` cannot be written.
     """
     logger = logging.getLogger("turntree.envs")
@@ -84,7 +78,6 @@ def _print(report: Attack, findings: Mapping[str, str]) -> None:
 
 
 def _which(row: Row) -> tuple[str, ...]:
-    """Tasks that paid, or that refused what is right; else those without a verdict."""
     return tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
 
 

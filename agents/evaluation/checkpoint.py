@@ -17,21 +17,16 @@ class CheckpointError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Tokenizer and size of a model; its weights are left to the engine."""
-
-    name: str
-    """Directory or Hugging Face id."""
+    name: str  #: folder or Hugging Face id
     tokenizer: Any
-    """Hugging Face tokenizer."""
-    max_positions: int | None
-    """Positions of the model's context; ``None`` if it does not state them."""
+    max_positions: int | None  #: context length; None if the configuration does not state it
 
     @classmethod
     def open(cls, name: str) -> Checkpoint:
-        """Read tokenizer and configuration.
+        """Read the tokenizer and configuration.
 
         Args:
-            name: A directory with ``config.json``, or an id of the Hugging Face hub.
+            name: A folder with ``config.json``, or a Hugging Face id.
 
         Raises:
             CheckpointError: If there is no such model, or its files are damaged.
@@ -64,10 +59,10 @@ class Checkpoint:
 
 
 def check_weights(folder: Path) -> None:
-    """Read the heads of a model's files of weights, which say how long they are.
+    """Check the headers of the safetensors files, which state each file's length.
 
     Raises:
-        CheckpointError: If a file is cut off, or none of its kind.
+        CheckpointError: If a file is truncated or not a safetensors file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -80,7 +75,7 @@ def check_weights(folder: Path) -> None:
 
 
 def _is_path(name: str) -> bool:
-    """Whether ``name`` is a path on this machine; hub ids are ``name`` or ``owner/name``."""
+    # Hugging Face ids are `name` or `owner/name`.
     path = Path(name)
     outside = path.is_absolute() or name.startswith((".", "~")) or len(path.parts) != 2
     return path.exists() or outside or path.parent.is_dir()

@@ -1,6 +1,6 @@
-"""Two finished evaluations, read from their files and paired by task and sample.
+"""Compare two finished evaluations, paired by task and sample.
 
-Invariant: only episodes of the same task are compared. What differs between the settings of the two is told.
+Invariant: only episodes of the same task are compared, and differing settings are reported.
 """
 
 from __future__ import annotations
@@ -15,30 +15,24 @@ from turntree.agents.episodes.record import read_records
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.paired import Pair, Paired, compare_pairs
 
-_SCORING = ("reward", "answer_format")
-"""Settings that decide what a reward means."""
+_SCORING = ("reward", "answer_format")  #: settings that define the reward
+#: settings that do not affect the comparison, or show up in the number of pairs
 _UNTOLD = ("name", "count", "samples", "checkpoint")
-"""Settings whose difference changes no comparison, or shows in the number of pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEvaluation:
-    """What is in the file of an evaluation."""
-
     path: Path
-    episodes: Mapping[tuple[int, int], Episode]
-    """By number of task and sample."""
-    settings: Mapping[str, Any]
-    """Of the last line; empty where the file does not tell them."""
+    episodes: Mapping[tuple[int, int], Episode]  #: by (task, sample)
+    settings: Mapping[str, Any]  #: from the last line; empty if the file has none
 
     @classmethod
     def read(cls, path: Path) -> FinishedEvaluation:
-        """Read a file that ``turntree eval --out`` wrote.
+        """Read a file written by ``turntree eval --out``.
 
         Raises:
-            UsageError: If it holds no evaluation, or more than one.
+            UsageError: If the file holds no evaluation, or more than one.
             RecordError: If a line is damaged.
-            OSError: If it cannot be read.
         """
         episodes: dict[tuple[int, int], Episode] = {}
         runs: set[Any] = set()
@@ -60,26 +54,19 @@ class FinishedEvaluation:
 
     @property
     def model(self) -> str:
-        """Name of the model, else of the file."""
         return str(self.settings.get("model") or self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The second evaluation against the first one."""
-
     paired: Paired
     pairs: int
-    tasks: int
-    """Tasks of which both have a sample."""
-    only: tuple[int, int]
-    """Episodes that only the first, and only the second one has."""
-    differences: Mapping[str, tuple[Any, Any]]
-    """Settings that differ, with both values."""
+    tasks: int  #: tasks with a sample in both files
+    only: tuple[int, int]  #: unpaired episodes in the first and in the second file
+    differences: Mapping[str, tuple[Any, Any]]  #: differing settings -> both values
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures must know, a line each."""
         lines = []
         if any(self.only):
             first, second = self.only
@@ -95,7 +82,6 @@ class Comparison:
         return lines
 
     def figures(self) -> dict[str, Any]:
-        """Numbers by name, those of ``Paired`` among them."""
         own = {"pairs": self.pairs, "tasks": self.tasks, "only in first": self.only[0], "only in second": self.only[1]}
         return {**self.paired.figures(), **own, "settings that differ": dict(self.differences)}
 
@@ -104,7 +90,7 @@ def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comp
     """Compare two evaluations of the same tasks.
 
     Raises:
-        UsageError: If environments, tasks or rewards differ, or no task is in both.
+        UsageError: If environments, tasks or rewards differ, or the files share no task.
     """
     where = f"{before.path} and {after.path}"
     names = list(dict.fromkeys([*before.settings, *after.settings])) if before.settings and after.settings else []

@@ -1,4 +1,4 @@
-"""Environments from the arguments of a command: an id, a module before it, ``KEY=VALUE`` for its arguments."""
+"""Environments from command-line arguments."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ from turntree.envs.running.containment import contain
 
 
 def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format: str | None = None) -> dict[str, Any]:
-    """The keyword arguments of an environment from a command's arguments.
+    """Return the keyword arguments of an environment.
 
     Args:
-        pairs: ``KEY=VALUE``; values are JSON where they parse as JSON.
-        data: Argument ``data``, if any.
-        tool_format: Argument ``tool_format``, if any.
+        pairs: ``KEY=VALUE``; values that parse as JSON are JSON.
 
     Raises:
-        UsageError: If a pair has not this form.
+        UsageError: If a pair does not have this form.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:
@@ -41,13 +39,13 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
 
 
 def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[Env]:
-    """A function that creates an environment.
+    """Return a function that creates an environment.
 
     Args:
-        arguments: Plain values by name; ``limits`` and a ``simulated_user``, a language model's part, are mappings.
+        arguments: Plain values by name; ``limits`` and ``simulated_user`` are mappings.
 
     Raises:
-        UsageError: If its module is not found, or it does not take the arguments.
+        UsageError: If the environment's module is not found, or it does not accept the arguments.
     """
     try:
         check_settings(env_id, arguments)
@@ -64,7 +62,7 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
     """Create the environment.
 
     Raises:
-        UsageError: If it does not take the arguments.
+        UsageError: If it does not accept the arguments.
     """
     try:
         return contain(make_env)
@@ -75,7 +73,7 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
 
 
 def env_after(episode: Episode, env: Any, make_env: Callable[[], Any]) -> Any:
-    """The environment for the next episode: another one after a timeout, as a thread may still be in this one."""
+    # After a timeout a thread may still run in the old environment, so the next episode gets a new one.
     if episode.failure_kind is not FailureKind.TIMEOUT:
         return env
     Thread(target=contain, args=(env.close,), daemon=True).start()

@@ -1,7 +1,6 @@
-"""Evaluation: many tasks played, and their results summed up.
+"""Evaluation: play many tasks and aggregate the results.
 
-Invariant: an episode that ended in a failure, or whose answer could not be
-judged, is counted only as that; it is neither right nor wrong.
+Invariant: a failed or ungraded episode is counted only as such, never as right or wrong.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from turntree.agents.scoring.scorer import Scorer
 from turntree.envs.limits import Limits
 from turntree.envs.running.containment import contain
 
-_Z95 = 1.959964
-"""Two-sided 95 % quantile of the standard normal distribution."""
+_Z95 = 1.959964  #: two-sided 95 % quantile of the standard normal distribution
 
 
 class Sampled(NamedTuple):
-    """An episode and its place in the evaluation."""
-
     task: int
-    sample: int
-    """Number of the sample, from 0."""
+    sample: int  #: from 0
     episode: Episode
 
 
@@ -45,21 +40,21 @@ class Playing:
     """How tasks are played."""
 
     model: str = ""
-    """Name of the model, for the record."""
+    """Model name to record."""
     limits: Limits | None = None
     """As in ``rollout``."""
     sampling: Sampling | None = None
-    """As in ``rollout``; its seed is replaced."""
+    """As in ``rollout``; the seed is replaced."""
     seed: int = 0
-    """With the task's number it seeds the episode and its sampling, so an episode does not depend on the others."""
+    """Seeds each episode together with the task's index, so that episodes are independent of each other."""
     concurrency: int = 16
-    """Episodes played at the same time."""
+    """Episodes played at once."""
     samples: int = 1
-    """Episodes of each task. They start in the same state and differ by their sampling seed."""
+    """Episodes per task; they share the initial state and differ in their sampling seeds."""
     scorer: Scorer | None = None
     """Computes the rewards instead of the environment, for all samples of a task at once."""
     tool_calls: ToolCalls = ToolCalls.NATIVE
-    """For a chat server: the side that parses tool calls."""
+    """Who parses tool calls; for chat servers only."""
 
 
 async def evaluate(
@@ -76,20 +71,20 @@ async def evaluate(
     """Play the tasks ``indices``, several at once.
 
     Args:
-        make_env: Creates an environment; called ``concurrency`` times at most, and after each timeout.
+        make_env: Creates an environment; called at most ``concurrency`` times, and after each timeout.
         engine: Samples the turns; a chat server returns them as text.
-        renderer: Built on the tokenizer of the engine's model; ``None`` for a chat server.
-        done: Episodes by task and sample that were played before; they are not played again. With a scorer
-            only complete tasks count.
-        on_episode: Called with each episode as it ends; with a scorer, as its task ends.
-        **settings: Fields of ``Playing``, instead of those of ``playing``.
+        renderer: Renderer with the tokenizer of the engine's model; ``None`` for a chat server.
+        done: Finished episodes by task and sample, which are not played again. With a scorer, only tasks whose samples
+            are all finished count.
+        on_episode: Called with each finished episode; with a scorer, when all samples of its task are finished.
+        **settings: Fields of ``Playing`` that override ``playing``.
 
     Returns:
-        The episodes in the order of ``indices``, the samples of a task one after another.
+        The episodes in the order of ``indices``, with the samples of a task next to each other.
 
     Raises:
         TypeError: If ``Playing`` has no such field.
-        ValueError: If an engine is given without a renderer.
+        ValueError: If ``renderer`` is missing for an engine.
     """
     playing = replace(playing, **settings)
     samples, scorer = playing.samples, playing.scorer
@@ -139,30 +134,25 @@ async def evaluate(
 
 
 def sampling_seed(seed: int, task: int, sample: int) -> int:
-    """The seed that a sample of a task is drawn with; those of its turns are derived from it."""
+    """Return the seed of a sample; the seeds of its turns are derived from it."""
     own = derive_seed(seed, task)
     return own if sample == 0 else derive_seed(own, sample)
 
 
 def solved(episode: Episode) -> bool:
-    """Whether the episode's component ``correct``, else its reward, is 1."""
+    """Return whether the ``correct`` component, or else the reward, is 1."""
     return episode.rewards.get("correct", episode.reward) >= 1.0
 
 
 class Estimate(NamedTuple):
-    """A mean over tasks."""
-
-    value: float
-    """The mean; NaN without tasks."""
-    low: float
-    """Lower end of the 95 % interval."""
+    value: float  #: NaN without tasks
+    low: float  #: lower end of the 95 % interval
     high: float
-    """Upper end."""
     tasks: int
 
 
 def wilson_interval(successes: int, trials: int) -> Estimate:
-    """A success rate with the interval of Wilson (1927); unlike the normal one it is accurate near 0 and 1.
+    """Return a success rate with Wilson's 95 % interval (1927), which is accurate near 0 and 1.
 
     >>> _, low, high, _ = wilson_interval(0, 20)
     >>> f"{low:.3f} {high:.3f}"
@@ -178,39 +168,25 @@ def wilson_interval(successes: int, trials: int) -> Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Sums over episodes; all but ``failures``, ``ungraded`` and ``stop_reasons`` leave masked episodes
-    out."""
+    """Totals over episodes. Masked episodes count only in ``failures``, ``ungraded`` and ``stop_reasons``."""
 
-    scored: int
-    """Episodes with a verdict."""
-    solved: int
-    """Scored episodes that are right."""
-    failures: int
-    """Episodes that ended in a failure; masked."""
-    ungraded: int
-    """Episodes whose answer could not be judged; masked."""
-    reward: float
-    """Sum of the rewards."""
-    turns: int
-    """Turns of the policy."""
-    tokens: int
-    """Tokens sampled, as far as they are known."""
-    verify_steps: int
-    """Forward passes in which tokens were sampled; 0 if the engine does not count them."""
-    prompt_tokens: int
-    """Tokens of all turns' prompts."""
-    cached_tokens: int
-    """Prompt tokens whose keys and values were reused."""
-    stop_reasons: dict[str, int]
-    """Number of episodes by stop reason, the most frequent first."""
-    cut_turns: int = 0
-    """Turns that ended at a limit of tokens: what the policy had still to say is not there."""
-    text_turns: int = 0
-    """Turns of which only the text is known; their tokens are not counted."""
+    scored: int  #: episodes with a grade
+    solved: int  #: scored episodes that are right
+    failures: int  #: failed episodes; masked
+    ungraded: int  #: episodes whose answer could not be graded; masked
+    reward: float  #: sum of the rewards
+    turns: int  #: turns of the policy
+    tokens: int  #: sampled tokens, as far as known
+    verify_steps: int  #: forward passes that sampled tokens; 0 if the engine does not count them
+    prompt_tokens: int  #: prompt tokens of all turns
+    cached_tokens: int  #: prompt tokens served from the KV cache
+    stop_reasons: dict[str, int]  #: episodes per stop reason, most frequent first
+    cut_turns: int = 0  #: turns truncated by a token limit
+    text_turns: int = 0  #: turns known only as text; their tokens are not counted
 
     @classmethod
     def of(cls, episodes: Sequence[Episode]) -> Evaluation:
-        """Sum up ``episodes``."""
+        """Aggregate ``episodes``."""
         scored = [episode for episode in episodes if not episode.masked]
         turns = [turn for episode in scored for turn in episode.turns]
         return cls(
@@ -231,19 +207,19 @@ class Evaluation:
 
     @property
     def accuracy(self) -> float:
-        """Share of the scored episodes that are right; NaN without any."""
+        """Return the fraction of scored episodes that are right; NaN without any."""
         return self.interval.value
 
     @property
     def interval(self) -> Estimate:
-        """The accuracy with its 95 % interval."""
+        """Return the accuracy with its 95 % interval."""
         return wilson_interval(self.solved, self.scored)
 
     @property
     def tokens_per_forward_pass(self) -> float:
-        """Tokens sampled per forward pass; 1 without speculation, NaN if the engine does not count."""
+        """Return sampled tokens per forward pass; NaN if the engine does not count passes."""
         return self.tokens / self.verify_steps if self.verify_steps else nan
 
     def per_episode(self, total: float) -> float:
-        """``total`` per scored episode; NaN without any."""
+        """Return ``total`` per scored episode; NaN without any."""
         return total / self.scored if self.scored else nan

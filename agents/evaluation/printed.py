@@ -1,5 +1,3 @@
-"""The results of evaluations in a terminal."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,12 +9,10 @@ from turntree.agents.episodes.failures import program_error
 from turntree.agents.evaluation.paired import Paired
 from turntree.agents.evaluation.table import EvalResult, rows, summary, warnings
 
-_SHOWN = 10
-"""Changed episodes that are listed."""
+_SHOWN = 10  #: changed episodes to list
 
 
 def print_result(result: EvalResult) -> None:
-    """Print the table of one evaluation, its warnings, its first failure and the first error of a program."""
     table = Table("", "", title=f"{result.title}, {result.model}", show_header=False)
     for name, value in rows(result).items():
         table.add_row(name, value)
@@ -27,7 +23,6 @@ def print_result(result: EvalResult) -> None:
 
 
 def print_rows(results: Sequence[EvalResult]) -> None:
-    """Print one table with a row for each evaluation, and below it each warning with the models that it is about."""
     head, *cells = summary(results)
     one = len({result.title for result in results}) == 1
     shown = [at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (one and not at)]
@@ -54,7 +49,6 @@ def _problems(result: EvalResult) -> list[str]:
 
 
 def print_difference(title: str, found: Paired) -> None:
-    """Print the table of a second policy against a first one, and the episodes that changed."""
     table = Table("", "", title=title, show_header=False)
     for name, one in (("difference", found.difference), ("of independent evaluations", found.independent)):
         table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")

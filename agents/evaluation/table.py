@@ -1,5 +1,3 @@
-"""The figures of evaluations as rows, for a terminal, as Markdown and as JSON."""
-
 from __future__ import annotations
 
 import json
@@ -19,29 +17,21 @@ _ADVICE = Advice(tool_format="--tool-format", token_limit="--max-tokens, or --ma
 
 
 class EvalResult(NamedTuple):
-    """One finished evaluation."""
-
     title: str
     model: str
-    samples: int
-    """Episodes of each task."""
-    episodes: list[Episode]
-    """All episodes, the samples of a task one after another."""
-    seconds: float
-    """Wall time of the episodes played now, 0 if there were none."""
-    tools: tuple[str, ...] = ()
-    """Names of the environment's tools."""
+    samples: int  #: episodes per task
+    episodes: list[Episode]  #: samples of a task next to each other
+    seconds: float  #: wall time of the episodes played now, 0 if none were
+    tools: tuple[str, ...] = ()  #: names of the environment's tools
 
     @property
     def groups(self) -> list[list[Episode]]:
-        """The episodes of each task."""
         many = self.samples
         return [self.episodes[at : at + many] for at in range(0, len(self.episodes), many)]
 
 
 def figures(result: EvalResult) -> dict[str, Any]:
-    """Numbers by name, ``None`` if not known; estimates are mappings with ``value``, ``low``, ``high``,
-    ``tasks``."""
+    """Return numbers by name, ``None`` if unknown; estimates are mappings with value, low, high and tasks."""
     sums = Evaluation.of(result.episodes)
     counted = not sums.text_turns  # tokens of a server that gives only text are not known
     many, groups = result.samples, result.groups
@@ -78,7 +68,6 @@ def figures(result: EvalResult) -> dict[str, Any]:
 
 
 def rows(result: EvalResult) -> dict[str, str]:
-    """Rows of a table for the terminal."""
     shown = figures(result)
     cached, prompt = shown["cached prompt tokens"], shown["prompt tokens"]
     accuracy = shown["accuracy"]
@@ -110,7 +99,7 @@ def rows(result: EvalResult) -> dict[str, str]:
 
 
 def warnings(result: EvalResult) -> list[str]:
-    """Return why a policy cannot learn from such episodes, a line each; equal rewards are fine if all are solved."""
+    # Equal rewards in a group are fine if every episode is solved.
     found = figures_of(result.groups)
     episodes = [episode for episode in result.episodes if not episode.masked]
     if all(map(solved, episodes)):
@@ -120,7 +109,6 @@ def warnings(result: EvalResult) -> list[str]:
 
 
 def summary(results: Sequence[EvalResult]) -> list[list[str]]:
-    """The head of a table and a row for each evaluation; intervals are 95 %."""
     shown = [figures(result) for result in results]
     repeats = list(dict.fromkeys(name for row in shown for name in row if "@" in name))
     table = [["evaluation", "model", "tasks", "accuracy", *repeats, "reward", "tokens per episode", "left out"]]
@@ -134,7 +122,6 @@ def summary(results: Sequence[EvalResult]) -> list[list[str]]:
 
 
 def markdown(results: Sequence[EvalResult]) -> str:
-    """``summary`` as Markdown."""
     head, *rows = summary(results)
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
@@ -142,7 +129,6 @@ def markdown(results: Sequence[EvalResult]) -> str:
 
 
 def as_json(results: Sequence[EvalResult]) -> str:
-    """The figures as a JSON list; NaN and infinite numbers are null."""
     return json.dumps([json_value(figures(result)) for result in results], indent=1, ensure_ascii=False)
 
 

@@ -1,5 +1,3 @@
-"""How many turns are sampled, or wait for the engine, at the same time."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,22 +7,19 @@ from turntree.agents.gateway.http.errors import ApiError
 
 
 class Admission:
-    """Places for turns; a request that finds none is answered with when to come back. Not thread-safe."""
+    """Limit how many turns are sampled or queued at once. Not thread-safe."""
 
     def __init__(self, places: int) -> None:
         self.places = places
-        """Turns at once."""
         self.taken = 0
-        """Turns now."""
         self.closing = False
-        """Whether the server ends, and takes no further turn."""
 
     @contextmanager
     def enter(self, turns: int) -> Iterator[None]:
-        """Hold places for the turns of one request.
+        """Reserve slots for the turns of one request.
 
         Raises:
-            ApiError: 400 if it has more turns than there are places at all, 429 if they are taken, 503 at the end.
+            ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
         """
         if self.closing:
             raise ApiError(503, "the server ends; ask another one", code="closing", retry_after=5)

@@ -1,5 +1,3 @@
-"""From a checked request to its answer: turns sampled at once, within bounds, in one piece or as a stream."""
-
 from __future__ import annotations
 
 import asyncio
@@ -24,36 +22,31 @@ Put = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be sampled and how it is answered."""
+    """Turns to sample for one request, and how to answer it."""
 
     answer: Answer
-    """How it is answered."""
     requests: Sequence[TurnRequest]
     stream: bool
-    """Whether it is answered in pieces."""
+    #: called with the index and each finished turn
     kept: Callable[[int, SampledTurn], object] = lambda index, turn: None
-    """Called with each finished turn."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Further headers of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Samples plans and answers with them."""
+    """Sample the turns of a plan and build the HTTP response."""
 
     engine: Engine
     metrics: Metrics
-    seconds: float
-    """Time limit of an answer."""
-    sent: SentPrompts = field(default_factory=SentPrompts)
-    """Of this gateway's clients, who have one key."""
+    seconds: float  #: time limit of a response
+    sent: SentPrompts = field(default_factory=SentPrompts)  #: prompts of this gateway's clients, who share one key
 
     async def answer(self, http: Request, plan: Plan, held: ExitStack) -> Response:
-        """The answer; ``held`` is closed as soon as nothing is sampled for it any more.
+        """Return the response; closes ``held`` as soon as sampling has ended.
 
         Raises:
-            ApiError: As ``sample``, and 408.
-            ClientGone: If the client went away.
+            ApiError: As ``sample``, and 408 after the time limit.
+            ClientGone: If the client disconnected.
         """
         if plan.stream:
             return EventStream(

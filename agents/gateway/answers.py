@@ -1,5 +1,3 @@
-"""The bodies of answers, as OpenAI's servers write them."""
-
 from __future__ import annotations
 
 import math
@@ -15,18 +13,16 @@ from turntree.agents.loop.template_messages import nine_letters
 from turntree.agents.viewer.token_bytes import token_bytes
 from turntree.envs.message import ToolCall
 
-_IMPOSSIBLE = -9999.0
-"""OpenAI's log-probability of a token that cannot come; JSON has no infinity."""
+_IMPOSSIBLE = -9999.0  #: OpenAI's log-probability of an impossible token; JSON has no infinity
 
 
 def head(kind: str, model: str) -> dict[str, Any]:
-    """The fields with which every answer, and every piece of a stream, begins."""
     prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
     return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
 
 
 def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
-    """Tokens of one request: each prompt's counted once for its ``n`` turns, those of all turns together."""
+    # The n choices of one prompt share its tokens, which are counted once.
     done, firsts = [turn.completion for turn in turns], turns[::n]
     prompt, sampled = sum(len(turn.prompt_ids) for turn in firsts), sum(len(one.token_ids) for one in done)
     accepted, drafted = (sum(getattr(one.draft, name) for one in done) for name in ("accepted", "drafted"))
@@ -44,14 +40,12 @@ def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
 
 
 def finish_reason(done: Completion, calls: Sequence[ToolCall] = ()) -> str:
-    """Why a choice ended."""
     if done.finish_reason is FinishReason.LENGTH:
         return "length"
     return "tool_calls" if calls else "stop"
 
 
 def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
-    """A turn as a message; ``ids`` are those of its calls."""
     wire: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if calls:
         wire["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
@@ -59,7 +53,7 @@ def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict
 
 
 def call_ids(calls: Sequence[ToolCall]) -> list[str]:
-    """New identifiers for the calls of a turn: nine letters or digits, which every chat template takes."""
+    # Mistral's chat templates accept only ids of exactly nine alphanumeric characters.
     return [nine_letters(uuid.uuid4().hex) for _ in calls]
 
 
@@ -68,7 +62,6 @@ def _call(call: ToolCall, name: str) -> dict[str, Any]:
 
 
 def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
-    """The ``logprobs`` of a choice of chat completions."""
     tops = _tops(done)
     known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
 
@@ -84,7 +77,6 @@ def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
 
 
 def text_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:
-    """The ``logprobs`` of a choice of completions."""
     tops = _tops(done)
     known = token_bytes(tokenizer, {*done.token_ids, *(token for top in tops for token, _ in top)})
     names = {token: raw.decode(errors="replace") for token, raw in known.items()}

@@ -1,5 +1,3 @@
-"""The gateway's application and the handlers of its paths."""
-
 from __future__ import annotations
 
 import asyncio
@@ -37,15 +35,14 @@ from turntree.agents.loop.tool_format import ToolFormat
 from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
 
-_LONG = 1 << 15
-"""Bytes of a body from which on its text is tokenised beside the event loop."""
+_LONG = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
 
 
 class Gateway:
-    """The handlers of all paths.
+    """Request handlers of all paths.
 
     Args:
-        model_path: Model directory or id, for the record; ``None`` takes the name in the settings.
+        model_path: Model folder or id to record; ``None`` records the served model name.
     """
 
     def __init__(
@@ -53,7 +50,6 @@ class Gateway:
     ) -> None:
         self.settings = settings
         self.admission = Admission(settings.max_requests)
-        """Places for turns."""
         self.metrics = Metrics()
         self._renderer = renderer
         self._byte = byte_token(renderer.tokenizer)
@@ -66,16 +62,13 @@ class Gateway:
             ended=lambda session, why: self.paths.close(session, why),
             clock=time.monotonic,
         )
-        """Sessions that have not ended."""
         record = None
         if settings.record is not None:
             name = model_path or settings.model
             record = SessionRecord(settings.record, name, renderer.options, renderer.turn_text)
         self.paths = SessionPaths(self.sessions, renderer, settings, self.metrics, record)
-        """The handlers of sessions' paths."""
 
     async def chat(self, http: Request) -> Response:
-        """``POST /v1/chat/completions``."""
         raw = await self._body(http)
         body = read(ChatRequest, raw)
 
@@ -85,7 +78,6 @@ class Gateway:
         return await self._chat(http, raw, body, answer)
 
     async def messages(self, http: Request) -> Response:
-        """``POST /v1/messages``."""
         raw = await self._body(http)
         body = read(MessagesRequest, raw)
 
@@ -95,7 +87,6 @@ class Gateway:
         return await self._chat(http, raw, body.chat(), answer)
 
     async def count_tokens(self, http: Request) -> Response:
-        """``POST /v1/messages/count_tokens``: nothing is sampled, and no session begins."""
         raw = await self._body(http)
         body = read(CountRequest, raw).chat()
         self._check_model(body)
@@ -103,7 +94,6 @@ class Gateway:
         return Json({"input_tokens": len(await self._beside(raw, lambda: self._prompt(place, tools)))})
 
     def _place(self, http: Request, body: ChatRequest) -> tuple[Place, Dictionaries]:
-        """Where a chat stands, and its tools."""
         messages, tools = to_dictionaries(body.messages, body.tools)
         session_id = self.settings.session or named(http, "X-Session-Id")
         task_id = self.settings.task_id or named(http, "X-Task-Id")
@@ -144,7 +134,6 @@ class Gateway:
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def complete(self, http: Request) -> Response:
-        """``POST /v1/completions``."""
         raw = await self._body(http)
         body = read(CompletionRequest, raw)
         self._check_model(body)
@@ -163,22 +152,18 @@ class Gateway:
             return await self._answering.answer(http, plan, held.pop_all())
 
     async def models(self, http: Request) -> Response:
-        """``GET /v1/models``."""
         return Json({"object": "list", "data": [self._model()]})
 
     async def one_model(self, http: Request) -> Response:
-        """``GET /v1/models/NAME``."""
         if (name := http.path_params["name"]) != self.settings.model:
             raise self._no_model(name)
         return Json(self._model())
 
     async def health(self, http: Request) -> Response:
-        """``GET /health``."""
         closing = self.admission.closing
         return Json({"status": "closing" if closing else "ok"}, status_code=503 if closing else 200)
 
     async def show_metrics(self, http: Request) -> Response:
-        """``GET /metrics``."""
         text = self.metrics.text(turns_running=self.admission.taken, sessions=len(self.sessions.live))
         return Response(text, media_type="text/plain; version=0.0.4")
 
@@ -234,7 +219,6 @@ class Gateway:
     def _sampling(
         self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None
     ) -> Sampling:
-        """Sampling after ``prompt`` tokens, of a dialogue that began with ``first`` tokens."""
         room = self.settings.max_context - prompt
         if self.settings.max_response is not None:
             room = min(room, (prompt if first is None else first) + self.settings.max_response - prompt)
@@ -262,7 +246,6 @@ def _state(prompt: tuple[int, ...], place: Place, env_id: str) -> DialogueState:
 def _turns(
     prompt: tuple[int, ...], sampling: Sampling, n: int, state: DialogueState | None = None
 ) -> list[TurnRequest]:
-    """``n`` turns after one prompt, the first with the request's own seed."""
     seeds = [sampling.seed if not i or sampling.seed is None else derive_seed(sampling.seed, i) for i in range(n)]
     return [TurnRequest(prompt, replace(sampling, seed=seed), state=state) for seed in seeds]
 
@@ -274,7 +257,6 @@ def _checked(messages: Dictionaries) -> Dictionaries:
 
 
 def make_app(gateway: Gateway) -> Starlette:
-    """The ASGI application."""
     metrics = gateway.metrics
 
     def answered(path: str, status: int, seconds: float) -> None:

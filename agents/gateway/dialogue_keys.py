@@ -1,8 +1,3 @@
-"""Keys of dialogues: two requests have the same key where their messages and tools say the same.
-
-Not compared: the ids of tool calls, which some clients replace, and whatever fields clients add.
-"""
-
 from __future__ import annotations
 
 import hashlib
@@ -13,7 +8,6 @@ from turntree.agents.episodes.dialogue import canonical_call, canonical_json
 
 
 def key_of(*parts: bytes | str) -> bytes:
-    """A digest of ``parts``."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         raw = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
@@ -22,7 +16,11 @@ def key_of(*parts: bytes | str) -> bytes:
 
 
 def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """The key of each beginning of a dialogue, shape (messages + 1,)."""
+    """Return a key for every prefix of a dialogue, shape (messages + 1,).
+
+    Two prefixes share a key if their messages and tools are equal. Tool call ids, which some clients rewrite, and
+    fields added by clients are ignored.
+    """
     keys = [key_of(canonical_json(list(tools)))]
     for message in messages:
         keys.append(next_key(keys[-1], message))
@@ -30,11 +28,9 @@ def chain(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, An
 
 
 def next_key(key: bytes, message: Mapping[str, Any]) -> bytes:
-    """The key of a dialogue with one message more."""
     calls = [canonical_call(call) for call in message.get("tool_calls", ())]
     return key_of(key, str(message["role"]), str(message["content"]), *calls)
 
 
 def ids_of(message: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ids of a message's calls."""
     return tuple(call.get("id", "") for call in message.get("tool_calls", ()))

@@ -1,5 +1,3 @@
-"""Counters of a gateway, written as Prometheus reads them."""
-
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -27,34 +25,24 @@ _HELP = {
 
 
 class Histogram:
-    """Counts of durations below each bound."""
-
     def __init__(self) -> None:
-        self.counts = [0] * (len(_BOUNDS) + 1)
-        """Durations by bound; the last entry is of those above all."""
+        self.counts = [0] * (len(_BOUNDS) + 1)  #: durations per bucket; the last bucket is +Inf
         self.sum = 0.0
-        """Their sum, seconds."""
 
     def add(self, seconds: float) -> None:
-        """Count a duration."""
         self.counts[bisect_left(_BOUNDS, seconds)] += 1
         self.sum += seconds
 
 
 class Metrics:
-    """Counters since the start."""
-
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-        """By name and labels."""
+        self.counts: Counter[tuple[str, str]] = Counter()  #: by name and labels
         self.request_seconds, self.first_token_seconds = Histogram(), Histogram()
 
     def add(self, name: str, amount: int = 1, **labels: object) -> None:
-        """Count."""
         self.counts[name, ",".join(f'{label}="{value}"' for label, value in labels.items())] += amount
 
     def add_turn(self, turn: SampledTurn) -> None:
-        """Count a finished turn."""
         done = turn.completion
         self.add("prompt_tokens_total", len(turn.prompt_ids))
         self.add("cached_tokens_total", done.cached_tokens)
@@ -64,7 +52,6 @@ class Metrics:
         self.add("verify_steps_total", done.draft.verify_steps)
 
     def text(self, **gauges: int) -> str:
-        """All of it in Prometheus' text format."""
         lines: list[str] = []
         for name in _HELP:
             kind = "gauge" if name in gauges else "histogram" if hasattr(self, name) else "counter"

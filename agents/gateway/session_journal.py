@@ -1,7 +1,7 @@
-"""Turns of sessions that have not ended, on disk as they come, so that a server that is killed loses none of them.
+"""Journal of unfinished sessions, from which the next server recovers the turns of a killed one.
 
-Each session has a file in the folder ``unfinished`` of the run. Each of its turns is appended there, and the file goes
-once the session is in the record. Whatever is there without a server that writes it was left by one that was killed.
+Each session has a file in the run's folder ``unfinished``; a turn is appended when it ends, and the file is removed
+once the session is recorded. A file without a running server was left by a killed one.
 """
 
 from __future__ import annotations
@@ -26,25 +26,22 @@ from turntree.agents.whole_lines import append_lines
 from turntree.envs.data.json_files import json_lines
 
 logger = logging.getLogger(__name__)
-STOPPED = "the server ended before the session did"
-"""What a session was lost to that a killed server had not ended."""
+STOPPED = "the server ended before the session did"  #: failure of a session that a killed server left unfinished
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Kept:
     path: Path
-    numbers: dict[int, int] = field(default_factory=dict)
-    """Numbers of the turns that are in the file, by the identity of their nodes."""
+    numbers: dict[int, int] = field(default_factory=dict)  #: id(node) -> row of the turn in the file
 
 
 class SessionJournal:
     """The files of one server's unfinished sessions.
 
     Args:
-        folder: Folder of the run.
-        start: Name of this start of the server, that of its file of episodes.
-        decode: The whole text of a turn, as the record has it.
+        start: Name of this start of the server, as in its episode file.
+        decode: Returns the whole text of a turn.
     """
 
     def __init__(self, folder: Path, start: str, decode: Decode) -> None:
@@ -56,7 +53,7 @@ class SessionJournal:
         """Append the turns of a session that are not in its file yet.
 
         Raises:
-            OSError: If they cannot be written; the next call tries again.
+            OSError: If the turns cannot be written; the next call tries again.
         """
         name = f"{self._start}.{uuid.uuid4().hex}.turns"
         kept = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
@@ -70,26 +67,24 @@ class SessionJournal:
         kept.numbers = numbers
 
     def drop(self, session: Session) -> None:
-        """Remove the file of a session that is in the record."""
         if (kept := self._kept.pop(session.id, None)) is not None:
             with suppress(OSError):  # the session has ended all the same
                 kept.path.unlink()
 
     def close(self) -> None:
-        """Leave what is there to the next server."""
         self._lock.close()
         with suppress(OSError):  # sessions that could not be recorded, or another server's
             self._folder.rmdir()
 
     def recover(self, episodes: Path, write: Callable[[Session, Decode], None]) -> int:
-        """Hand over the sessions that killed servers left, and count them; the file of each goes once it is written.
+        """Write the sessions that killed servers left, and return their number.
 
         Args:
-            episodes: Folder with a file of episodes for each start.
-            write: Called with a session and what decodes its turns.
+            episodes: Folder with one episode file per start.
+            write: Called with a session and the decoder of its turns; the session's file is removed afterwards.
 
         Raises:
-            OSError: Of ``write``; that session and the ones after it stay.
+            OSError: From ``write``; that session and the ones after it stay on disk.
         """
         found = 0
         for start in sorted({path.name.partition(".")[0] for path in self._folder.glob("*.turns")}):
@@ -138,7 +133,7 @@ def _decode_of(session: Session) -> Decode:
 
 
 def _last_recorded(path: Path) -> str | None:
-    """Name of the session that was recorded last: after a kill just then, its file of turns is still there."""
+    # A kill between recording and unlinking leaves the file of the session recorded last.
     with suppress(OSError, ValueError), path.open("rb") as file:
         for line in reversed(deque(file, 2)):  # the last one may be cut off
             if line.endswith(b"\n"):
@@ -148,11 +143,7 @@ def _last_recorded(path: Path) -> str | None:
 
 
 def _read(path: Path) -> Session | None:
-    """The session of a file, as far as its lines are whole.
-
-    Raises:
-        RecordError: If a line is damaged.
-    """
+    # Returns the session up to the last complete line.
     session: Session | None = None
 
     def refuse(number: int, problem: str) -> RecordError:

@@ -1,5 +1,3 @@
-"""The paths of sessions: looked at, scored, ended; what has ended goes to the record."""
-
 from __future__ import annotations
 
 import logging
@@ -33,7 +31,7 @@ _NAME = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 
 
 class RewardRequest(Strict):
-    """The body of ``/v1/sessions/ID/reward``: a figure, rewards by name, or a failure of the program."""
+    """Body of ``/v1/sessions/ID/reward``: a number, rewards by name, or a failure of the program."""
 
     reward: Figure | None = None
     parts: dict[str, Figure] = Field(default_factory=dict, max_length=64)
@@ -44,10 +42,10 @@ class RewardRequest(Strict):
 
 
 class SessionPaths:
-    """The handlers of all paths below ``/v1/sessions``.
+    """Handlers of the paths below ``/v1/sessions``.
 
     Args:
-        record: Where ended sessions go; ``None`` drops them.
+        record: Where ended sessions are recorded; ``None`` drops them.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class SessionPaths:
         self._metrics, self._record = metrics, record
 
     async def show(self, http: Request) -> Response:
-        """``GET /v1/sessions/ID``: the dialogues so far."""
         name = http.path_params["session"]
         session = self._sessions.live.get(name)
         if session is None:
@@ -72,12 +69,10 @@ class SessionPaths:
         return Json(shown | {"running": session.running})
 
     async def end(self, http: Request) -> Response:
-        """``DELETE /v1/sessions/ID``: the session ends without a reward."""
         with self._sessions.ending(http.path_params["session"]) as session:
             return Json({"id": session.id, "episodes": self.close(session, "deleted")})
 
     async def reward(self, http: Request) -> Response:
-        """``POST /v1/sessions/ID/reward``: the session ends with a verdict."""
         settings = self._settings
         body = read(RewardRequest, await read_body(http, most=settings.max_body, seconds=settings.read_seconds))
         if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
@@ -95,10 +90,10 @@ class SessionPaths:
         return Json(answer | {"rewards": dict(last.rewards), "failure": last.failure})
 
     def close(self, session: Session, why: str) -> int:
-        """Record a session that ended without a verdict, and count its episodes.
+        """Record a session that ended without a reward, and return its number of episodes.
 
         Raises:
-            ApiError: 507 if it cannot be recorded.
+            ApiError: 507 if the session cannot be recorded.
         """
         if self._record is None:
             self._count(why, found := len(dialogues(session)))
@@ -108,12 +103,11 @@ class SessionPaths:
         return len(episodes)
 
     def keep(self, session: Session) -> None:
-        """Keep the turns so far of a session that goes on."""
         if self._record is not None:
             self._record.keep(session)
 
     def close_all(self) -> None:
-        """End what has not ended, at the end of the server; the next one records what this one cannot."""
+        # Sessions that cannot be recorded stay in the journal, and the next server records them.
         for session in self._sessions.take_all():
             with suppress(ApiError):  # the log says it
                 self.close(session, "closing")
@@ -160,10 +154,10 @@ def _scorer(body: RewardRequest) -> Scorer | None:
 
 
 def named(http: Request, header: str) -> str | None:
-    """A name that a client gives in a header.
+    """Return the name in a header.
 
     Raises:
-        ApiError: 400 if it is no name.
+        ApiError: 400 if the name has other characters or is too long.
     """
     name = http.headers.get(header)
     if name is not None and not _NAME.fullmatch(name):

@@ -1,8 +1,8 @@
-"""Sessions: the dialogues of one program, each a tree of turns whose tokens are never rendered again.
+"""Sessions: the dialogues of one program as a tree of turns whose tokens are never rendered again.
 
-A request whose messages continue a turn that was sampled here is given that turn's tokens and, after them, the new
-messages alone. Where the client changed earlier messages, or asks again, a new branch leaves the tree there. Of
-several turns that a request may continue, the oldest that nobody has continued is taken. Not thread-safe.
+A request that continues a sampled turn gets that turn's tokens followed by the new messages only. If the client
+changed earlier messages or repeats a request, the tree branches there. If a request could continue several turns, the
+oldest one without a continuation is chosen. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -23,89 +23,56 @@ from turntree.agents.gateway.turns import SampledTurn
 from turntree.envs.failure import describe
 from turntree.envs.message import ToolCall
 
-_REMEMBERED = 4096
-"""Ended sessions whose names are still known."""
-CONTEXT_FULL = "context_length_exceeded"
-"""Code of the refusal of a prompt that leaves no room for an answer."""
-MOST_TURNS = 4096
-"""Turns of one session."""
+_REMEMBERED = 4096  #: ended sessions whose names stay refused
+CONTEXT_FULL = "context_length_exceeded"  #: error code if a prompt leaves no token for an answer
+MOST_TURNS = 4096  #: turns in one session
 
 
 class Origin(StrEnum):
-    """How a turn came after the one before it."""
-
-    BEGAN = "began"
-    """A dialogue began with it."""
-    CONTINUED = "continued"
-    """The client answered the turn before."""
-    AGAIN = "sampled again"
-    """The same messages were answered before."""
-    CHANGED = "changed"
-    """The client changed earlier messages, or wrote a turn of the policy itself."""
+    BEGAN = "began"  #: first turn of a dialogue
+    CONTINUED = "continued"  #: the client answered the parent turn
+    AGAIN = "sampled again"  #: the same messages were answered before
+    CHANGED = "changed"  #: the client changed earlier messages, or wrote an assistant message itself
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """A sampled turn."""
-
     session: Session
-    """The session that it belongs to."""
-    parent: Node | None
-    """The turn before it; ``None`` if the messages before it were rendered whole."""
-    given: Sequence[Mapping[str, Any]]
-    """The messages between the two."""
+    parent: Node | None  #: ``None`` if all messages before this turn were rendered as a prompt
+    given: Sequence[Mapping[str, Any]]  #: messages between the parent's turn and this one
     turn: SampledTurn
-    replied: Mapping[str, Any]
-    """Its message, as a client sends it back."""
-    calls: tuple[str, ...]
-    """Canonical tool calls of the dialogue, its own included."""
+    replied: Mapping[str, Any]  #: the turn as a message, as a client sends it back
+    calls: tuple[str, ...]  #: canonical tool calls of the dialogue, including this turn's
     origin: Origin
-    """How it came after its parent."""
-    key: bytes
-    """Key of the dialogue that it ends."""
-    children: int = 0
-    """Turns that follow it."""
-    claims: int = 0
-    """Requests that continue it now."""
+    key: bytes  #: key of the dialogue that ends with this turn
+    children: int = 0  #: turns that continue this one
+    claims: int = 0  #: running requests that continue this turn
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """The dialogues of one program."""
-
     id: str
-    task_id: str
-    """The task that its turns are keyed by."""
-    nodes: list[Node] = field(default_factory=list)
-    """Its turns, in the order in which they ended."""
-    running: int = 0
-    """Requests that are being answered."""
-    used: float = 0.0
-    """When it was last asked for something."""
-    failure: str = ""
-    """What the last request was lost to, in one line; empty if it was answered."""
+    task_id: str  #: task that drafts are keyed by
+    nodes: list[Node] = field(default_factory=list)  #: turns in the order in which they ended
+    running: int = 0  #: requests being answered
+    used: float = 0.0  #: time of the last request
+    failure: str = ""  #: one line on why the last request failed; empty if it was answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a request stands."""
-
     session: Session
-    parent: Node | None
-    """The turn that it continues."""
-    given: Sequence[Mapping[str, Any]]
-    """The messages after that turn; all of them without one."""
-    key: bytes
-    """Key of all its messages."""
+    parent: Node | None  #: turn that the request continues
+    given: Sequence[Mapping[str, Any]]  #: messages after that turn; all messages without a parent
+    key: bytes  #: key of all messages
 
     @property
     def calls(self) -> tuple[str, ...]:
-        """Canonical tool calls so far."""
         return self.parent.calls if self.parent is not None else ()
 
     @property
     def first_prompt(self) -> int | None:
-        """Tokens of the prompt with which the dialogue began; ``None`` where it begins here."""
+        # None if the dialogue starts with this request.
         node = self.parent
         while node is not None and node.parent is not None:
             node = node.parent
@@ -113,22 +80,19 @@ class Place:
 
 
 class Sessions:
-    """All sessions that have not ended.
+    """All live sessions.
 
     Args:
-        most: Sessions at once; the one that was idle longest ends for a further one.
+        most: Sessions at once; a further one ends the one that was idle longest.
         seconds: Time after which an idle session ends.
-        ended: Called with each session that ends by itself, and the reason; if it raises ``ApiError``, the session
-            goes on.
+        ended: Called with each session that is ended here, and the reason; on ``ApiError`` the session stays live.
     """
 
     def __init__(
         self, *, most: int, seconds: float, ended: Callable[[Session, str], object], clock: Callable[[], float]
     ) -> None:
-        self.live: OrderedDict[str, Session] = OrderedDict()
-        """By name; the one that was idle longest comes first."""
-        self.full = False
-        """Whether a request was refused as its dialogue had no room for a further token."""
+        self.live: OrderedDict[str, Session] = OrderedDict()  #: by name, longest idle first
+        self.full = False  #: whether a request was refused because its dialogue had no token left
         self._most, self._seconds, self._report, self._clock = most, seconds, ended, clock
         self._by_key: defaultdict[bytes, list[Node]] = defaultdict(list)
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -141,10 +105,10 @@ class Sessions:
         session_id: str | None,
         task_id: str | None,
     ) -> Place:
-        """The place of a request, in a session that it continues or in a new one.
+        """Return the position of a request, in a session that it continues or in a new one.
 
         Raises:
-            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if a further one has no room.
+            ApiError: 409 if the named session has ended, 400 if it has another task, 507 if no session can be freed.
         """
         self._end_idle()
         keys = chain(messages, tools)
@@ -163,7 +127,7 @@ class Sessions:
 
     @contextmanager
     def using(self, place: Place) -> Iterator[None]:
-        """Hold a place while its request is answered; a session without any turn is forgotten afterwards."""
+        """Mark a position as in use while its request is answered; drop a session that is left without turns."""
         session = self.live.setdefault(place.session.id, place.session)
         self._touch(session)
         session.running += 1
@@ -187,11 +151,7 @@ class Sessions:
                 self.live.pop(session.id, None)
 
     def add(self, place: Place, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> Node:
-        """Add a turn that was sampled at a place.
-
-        Args:
-            place: Held by ``using``.
-        """
+        """Add a turn sampled at a position that ``using`` holds."""
         session = self.live[place.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
         replied = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
@@ -213,10 +173,10 @@ class Sessions:
 
     @contextmanager
     def ending(self, session_id: str) -> Iterator[Session]:
-        """End a session and hand it over to the block; if the block raises, the session goes on as if it had not ended.
+        """End a session and yield it; if the block raises, the session stays live.
 
         Raises:
-            ApiError: 404 if there is none, 409 if it has ended or a turn is being sampled in it.
+            ApiError: 404 if there is no such session, 409 if it has ended or a turn is being sampled in it.
         """
         self._refuse_ended(session_id)
         if (session := self.live.get(session_id)) is None or not session.nodes:
@@ -227,7 +187,6 @@ class Sessions:
             yield session
 
     def take_all(self) -> list[Session]:
-        """End all sessions and hand them over."""
         sessions = [session for session in self.live.values() if session.nodes]
         for session in sessions:
             self._forget(session)
@@ -277,11 +236,6 @@ class Sessions:
                     self._report(session, "idle")
 
     def _make_room(self) -> None:
-        """End what has been idle longest for a further session.
-
-        Raises:
-            ApiError: 507 if that cannot be recorded.
-        """
         idle = [session for session in self.live.values() if not session.running]
         for session in idle[: max(0, len(self.live) + 1 - self._most)]:
             try:

@@ -1,5 +1,3 @@
-"""Messages, tools and calls as clients of the gateway write them, and as chat templates take them."""
-
 from __future__ import annotations
 
 import json
@@ -15,7 +13,7 @@ Dictionaries = list[dict[str, Any]]
 def to_dictionaries(
     messages: Sequence[WireMessage], tools: Sequence[WireTool] | None
 ) -> tuple[Dictionaries, Dictionaries]:
-    """Messages and tools as chat templates take them: arguments are mappings, a developer speaks as the system."""
+    """Return messages and tools as chat templates expect them, with arguments as mappings."""
     shown: Dictionaries = []
     for message in messages:
         role = "system" if message.role == "developer" else message.role
@@ -43,7 +41,6 @@ def to_dictionaries(
 
 
 def _called(shown: Dictionaries, answer: WireMessage) -> str:
-    """The name of the tool that a message answers, if the call is among the messages before it."""
     for message in reversed(shown):
         for call in message.get("tool_calls", ()):
             if call["id"] == answer.tool_call_id:
@@ -52,5 +49,5 @@ def _called(shown: Dictionaries, answer: WireMessage) -> str:
 
 
 def call_arguments(call: ToolCall) -> str:
-    """The arguments of a call as clients read them; half of a surrogate stays what it is."""
+    """Return the arguments as JSON text; lone surrogates are escaped."""
     return json.dumps(dict(call.arguments), ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -1,6 +1,6 @@
-"""The text of a turn while its tokens arrive: whole characters alone, stop strings found, calls held back.
+"""Text of a turn while its tokens arrive: complete characters, stop strings found, tool calls held back.
 
-Invariant: what was shown is a beginning of the turn's text, however many tokens came at once.
+Invariant: the shown text is a prefix of the turn's text, however many tokens arrive at once.
 """
 
 from __future__ import annotations
@@ -10,47 +10,41 @@ from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
 _HALF = "\ufffd"
-_WINDOW = 8
-"""Tokens after which those before them need not be decoded again."""
+_WINDOW = 8  #: tokens after which earlier ones need not be decoded again
 _BYTE = "<0xFF>"
 
 
 def byte_token(tokenizer: Any) -> int | None:
-    """The token of a byte that no character has, in a vocabulary that falls back to bytes; ``None`` in another one.
+    """Return the token of byte 0xFF in a vocabulary with byte fallback, else ``None``.
 
-    Such a vocabulary decodes a run of bytes as a whole: one that is in no character makes all of them ``U+FFFD``.
+    Such a vocabulary decodes a run of bytes as a whole: an invalid byte turns the whole run into ``U+FFFD``.
     """
     found = tokenizer.convert_tokens_to_ids(_BYTE)
     return found if found is not None and tokenizer.convert_ids_to_tokens(found) == _BYTE else None
 
 
 class TurnText:
-    """Text of one turn.
+    """The text of one turn.
 
     Args:
-        stops: Texts that end the turn; they and what follows are not part of its text.
+        stops: Strings that end the turn; a stop string and what follows are not part of the text.
         byte: The ``byte_token`` of the vocabulary.
     """
 
     def __init__(self, decode: Decode, stops: Sequence[str] = (), *, byte: int | None = None) -> None:
         self._decode, self._byte = decode, byte
         self.stops = tuple(stops)
-        self.tokens: list[int] = []
-        """Tokens so far, up to the one with which a stop string was complete."""
-        self.text = ""
-        """Their text, as far as it stays whatever follows, without the stop string."""
-        self.stop: str | None = None
-        """The stop string that was found."""
+        self.tokens: list[int] = []  #: up to the token that completed a stop string
+        self.text = ""  #: the part that later tokens cannot change, without the stop string
+        self.stop: str | None = None  #: the stop string that was found
         self._done = ""  # the text of the tokens before `_read`; those from `_from` on are decoded with what follows
         self._from = self._read = self._skip = 0
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string was found."""
         return self.stop is not None
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Hear further tokens; those after a stop string are ignored."""
         for token in tokens:
             if self.stopped:
                 return
@@ -58,7 +52,7 @@ class TurnText:
             self._read_on()
 
     def end(self, tokens: Sequence[int] = ()) -> None:
-        """The turn is over with ``tokens``: half characters count as they are."""
+        """Finish the turn with ``tokens``; incomplete characters are kept as decoded."""
         if self.stops:
             self.add(tokens)
         else:
@@ -93,13 +87,12 @@ class TurnText:
 
 
 def _shared(text: str, other: str) -> str:
-    """The beginning that two texts share."""
     same = (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
     return text[: next(same, min(len(text), len(other)))]
 
 
 def settled(text: str, marks: Sequence[str]) -> str:
-    """The beginning of ``text`` that has no mark and begins none, whatever follows.
+    """Return the prefix of ``text`` before any mark and before a possible start of one.
 
     >>> settled("so it is 4 <to", ["<tool_call>", "END"])
     'so it is 4 '

@@ -1,5 +1,3 @@
-"""One turn of the engine for the gateway: watched while it is sampled, cut at its stop string, within its time."""
-
 from __future__ import annotations
 
 import asyncio
@@ -16,20 +14,15 @@ from turntree.agents.gateway.turn_text import TurnText
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTurn:
-    """A finished turn."""
-
-    prompt_ids: tuple[int, ...]
-    """Token ids before it, shape (prompt,)."""
-    completion: Completion
-    """What the engine sampled, up to the token with which a stop string was complete."""
-    text: str
-    """Its text, without the stop string."""
+    prompt_ids: tuple[int, ...]  #: shape (prompt,)
+    completion: Completion  #: up to the token that completed a stop string
+    text: str  #: without the stop string
 
 
 class SentPrompts:
-    """What one key's clients have sent and been given, so that no answer says what another key's have.
+    """Tokens that the clients of one key have sent or received, as hashes of 16-token blocks.
 
-    Tokens are remembered in blocks, each by a hash of all tokens up to its end; the oldest blocks are forgotten.
+    ``cached_tokens`` in a response is limited to these, so that it reveals nothing about other keys' prompts.
     """
 
     _BLOCK = 16
@@ -39,7 +32,7 @@ class SentPrompts:
         self._known: OrderedDict[bytes, None] = OrderedDict()
 
     def cached(self, turn: SampledTurn) -> SampledTurn:
-        """A turn whose cached tokens are at most those that were known before; it is known from now on."""
+        """Limit a turn's cached tokens to the known ones, and remember the turn."""
         tokens = (*turn.prompt_ids, *turn.completion.token_ids)
         before, known, same = b"", 0, True
         for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
@@ -56,8 +49,6 @@ class SentPrompts:
 
 
 class _Watch:
-    """Hears tokens on the engine's thread and reads them in the event loop."""
-
     def __init__(self, text: TurnText, shown: Callable[[], None] | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._text, self._shown = text, shown
@@ -81,11 +72,11 @@ async def sample(
     """Sample one turn.
 
     Args:
-        text: Is given its tokens, and ends it at a stop string.
-        shown: Called whenever ``text`` has grown; ``None`` if nobody reads before the end.
+        text: Receives the tokens, and ends the turn at a stop string.
+        shown: Called whenever ``text`` has grown; ``None`` if the client does not stream.
 
     Raises:
-        ApiError: 400 if the engine refuses the prompt, 503 if it gave the turn up.
+        ApiError: 400 if the engine refuses the prompt, 503 if it aborted the turn.
     """
     watch = _Watch(text, shown) if shown is not None or text.stops else None
     try:
@@ -101,7 +92,6 @@ async def sample(
 
 
 def _cut(done: Completion, count: int) -> Completion:
-    """The first ``count`` tokens of a turn that a stop string ended."""
     top = done.top and TopLogprobs(ids=done.top.ids[:count], logprobs=done.top.logprobs[:count])
     return replace(
         done,

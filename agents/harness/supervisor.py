@@ -1,9 +1,9 @@
-"""The process above a program: what the program began is gone when it ends, and when its episode does.
+"""The process above a program, which ends all of the program's processes with it or with its episode.
 
-A fresh interpreter that imports the standard library alone. Where the kernel allows it, the program has process ids and
-a ``/proc`` of its own: nothing leaves that, and it sees no other program's environment, in which keys stand. Elsewhere
-this process adopts what the program's processes leave behind, and kills it; a program may then kill this process first.
-Not covered: what a program has others begin for it, such as ``cron``, ``systemd`` or Docker.
+A fresh interpreter that imports the standard library only. If the kernel allows it, the program gets its own process
+ids and ``/proc``: no process escapes, and other programs' environments, which hold keys, stay invisible. Otherwise
+this process adopts orphans and kills them, but a program could kill this process first. Not covered: processes that
+``cron``, ``systemd`` or Docker start on the program's behalf.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ for name, path in {packages!r}:
 from turntree.agents.harness.supervisor import main
 main()
 """
-CANNOT = "cannot "
-"""Begins the report of a command that could not be run; else it is the program's wait status."""
+CANNOT = "cannot "  #: prefix of the report if the command could not be run; otherwise the report is its wait status
 
 
 def supervised(command: list[str], report: int) -> list[str]:
-    """The command line that runs ``command`` below a supervisor, which writes its report to a descriptor.
+    """Return the command line that runs ``command`` below a supervisor; SIGTERM ends all of it.
 
-    SIGTERM ends all of it.
+    Args:
+        report: Descriptor to which the supervisor writes its report.
     """
     sandbox, harness = os.path.dirname(kernel.__file__), os.path.dirname(os.path.abspath(__file__))
     packages: list[tuple[str, list[str]]] = [(name, []) for name in ("turntree", "turntree.envs", "turntree.agents")]
@@ -40,7 +40,6 @@ def supervised(command: list[str], report: int) -> list[str]:
 
 
 def main() -> None:
-    """Run the command of the arguments, and end with it."""
     report, command = int(sys.argv[1]), sys.argv[2:]
     os.set_inheritable(report, False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
@@ -55,7 +54,6 @@ def main() -> None:
 
 
 def _run(command: list[str], report: int) -> None:
-    """Run a command to its end, and report that."""
     program = os.fork()
     if not program:
         os.setsid()  # signals to its group are for the program alone
@@ -70,7 +68,6 @@ def _run(command: list[str], report: int) -> None:
 
 
 def _reaped(program: int) -> int:
-    """The wait status of a child, once it has ended; orphans are reaped meanwhile."""
     while True:
         pid, status = os.wait()
         if pid == program:
@@ -78,7 +75,7 @@ def _reaped(program: int) -> int:
 
 
 def _run_apart(command: list[str], report: int) -> bool:
-    """Run a command with process ids of its own, if the kernel allows it; returns whether it does."""
+    # Returns False if the kernel does not allow own process ids.
     heard, ready = os.pipe()
     inner = os.fork()
     if not inner:
@@ -104,7 +101,7 @@ def _run_apart(command: list[str], report: int) -> bool:
 
 
 def _leave_processes() -> None:
-    """Let children have process ids of their own, and mounts."""
+    # Children get new process ids and mounts.
     user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
     if user == 0:  # in a user namespace root would lose the files of others
         kernel.unshare(flags)

@@ -1,5 +1,3 @@
-"""The curves of a training run, from its recorded figures."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,16 +6,12 @@ from typing import NamedTuple
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 from turntree.agents.viewer.source import Figures, Source
 
-_WINDOW = 5
-"""Steps of the moving average."""
+_WINDOW = 5  #: steps in the moving average
 
 
 class Curve(NamedTuple):
-    """One chart."""
-
     title: str
     svg: str
-    """Markup."""
 
 
 _Read = Callable[[Figures], float | None]
@@ -48,10 +42,10 @@ _PLAYED_AGAIN = (("forward passes", "forward_passes"), ("engine seconds", "secon
 
 
 def curves(source: Source) -> list[Curve]:
-    """Charts of the figures that ``source`` has, over the training steps.
+    """Return charts of the run's metrics over training steps.
 
     Raises:
-        RecordError: If one of them is no number.
+        RecordError: If a metric is not a number.
     """
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
@@ -65,7 +59,6 @@ def _points(read: _Read, rows: tuple[Figures, ...]) -> list[tuple[float, float]]
 
 
 def _beside(title: str, read: _Read, source: Source) -> Curve | None:
-    """Steps that were played again, without drafts and with them."""
     plain, drafted = (tuple(_points(read, rows)) for rows in (source.plain, source.drafted))
     if min(len(plain), len(drafted)) < 2:
         return None

@@ -1,5 +1,3 @@
-"""A prefix tree as branches without forks, for ``turntree tree``."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,21 +8,16 @@ from turntree.spec_tree import TreeNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """A path of the tree without forks."""
+    """A path of the prefix tree without forks."""
 
     text: str
-    count: int
-    """Turns that went through it."""
-    share: float
-    """Share of the turns that reached the fork before it, in [0, 1]."""
-    children: tuple[Branch, ...]
-    """Branches at the fork, the most frequent first."""
-    hidden: int = 0
-    """Children that are left out."""
+    count: int  #: turns that took this path
+    share: float  #: fraction of the turns at the fork before it, in [0, 1]
+    children: tuple[Branch, ...]  #: most frequent first
+    hidden: int = 0  #: children left out
 
 
 def branches(root: TreeNode, decode: Callable[[int], str], *, widest: int = 12) -> Branch:
-    """``root`` with paths that do not fork joined."""
     return _branch(root, decode, widest, before=root.count)
 
 

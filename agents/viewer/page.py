@@ -1,7 +1,6 @@
 """The page of a run: one self-contained HTML file.
 
-The run's contents are packed data, which the page's script writes as text
-and never as markup. The file replaces an old one when it is complete.
+The page's script writes run data as text, never as markup.
 """
 
 from __future__ import annotations
@@ -21,27 +20,23 @@ from turntree.agents.viewer.token_bytes import token_bytes
 
 
 class Viewed(NamedTuple):
-    """The result of writing a page."""
-
     path: Path
     episodes: int
-    """Number of episodes in it."""
-    token_texts: bool
-    """Whether tokens are shown as text; else as numbers."""
+    token_texts: bool  #: whether tokens are shown as text rather than ids
 
 
 def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokenizer: Any = None) -> Viewed:
     """Write the page of ``run``.
 
     Args:
-        run: Folder of a training run, or a file of episodes; or the same, opened.
-        beside: Another run, whose episodes of the same tasks are shown beside it.
-        tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
+        run: Run folder, episode file or opened source.
+        beside: Another run; episodes of the same tasks are shown side by side.
+        tokenizer: Tokenizer of the run's model; without one, tokens are shown as ids.
 
     Raises:
         RecordError: If ``run`` holds no episodes, or damaged ones.
         UsageError: If ``out`` is a file of the run.
-        OSError: If a file cannot be read or written; an old page is then kept.
+        OSError: If a file cannot be read or written; an old page is kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
     runs = [source] if beside is None else [source, beside]
@@ -53,21 +48,16 @@ def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokeniz
 
 
 class Page(NamedTuple):
-    """A page."""
-
-    text: str
-    """Markup."""
+    text: str  #: HTML
     episodes: int
-    """Number of episodes in it."""
-    token_texts: bool
-    """Whether tokens are shown as text; else as numbers."""
+    token_texts: bool  #: whether tokens are shown as text rather than ids
 
 
 def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = False) -> Page:
-    """The page of one run, or of two beside each other.
+    """Return the page of one run, or of two side by side.
 
     Args:
-        growing: Whether the runs still go on: lines that are being written are left out.
+        growing: Whether the runs are still being written; incomplete lines are then skipped.
 
     Raises:
         RecordError: If a run holds no episodes, or damaged ones.

@@ -1,8 +1,4 @@
-"""The parts of a recorded run that the page shows: its files of episodes, its curves, its tokenizer.
-
-Nothing is written here, and nothing is guessed: an existing file that cannot
-be read is an error.
-"""
+"""The parts of a recorded run that the page shows: episodes, metrics, tokenizer. Nothing is written."""
 
 from __future__ import annotations
 
@@ -21,24 +17,19 @@ from turntree.envs.data.hub import hub_asked_once
 from turntree.envs.data.json_files import json_lines
 
 logger = logging.getLogger(__name__)
-_MOST = 1e300
-"""Largest size of a figure: sums and differences of some stay finite."""
+_MOST = 1e300  #: largest metric value, so that sums and differences stay finite
 
 
 class Figures(NamedTuple):
-    """The figures of a training step."""
-
-    where: str
-    """File and line."""
+    where: str  #: file and line
     step: int
     values: Mapping[str, Any]
-    """Figures by name."""
 
     def number(self, name: str) -> float | None:
-        """A figure; ``None`` where it is missing, null or infinite, as a training may write it.
+        """Return a metric; ``None`` if it is missing, null or infinite.
 
         Raises:
-            RecordError: If it is something else.
+            RecordError: If it is not a number.
         """
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float | None):
@@ -48,29 +39,20 @@ class Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A recorded run."""
-
-    path: Path
-    """The given path: a folder, or a file of episodes."""
-    files: tuple[Path, ...]
-    """Files of episodes in order."""
-    metrics: tuple[Figures, ...]
-    """The trainer's figures of each step; empty without training."""
-    engine: tuple[Figures, ...]
-    """The engine's counters of each step; empty without training."""
-    plain: tuple[Figures, ...]
-    """Its counters of each step that `turntree demo` played again without drafts."""
-    drafted: tuple[Figures, ...]
-    """The same with drafts."""
-    model: str
-    """Model directory or id that the run's configuration names; empty where unknown."""
+    path: Path  #: folder, or episode file
+    files: tuple[Path, ...]  #: episode files in order
+    metrics: tuple[Figures, ...]  #: the trainer's metrics per step; empty without training
+    engine: tuple[Figures, ...]  #: the engine's counters per step; empty without training
+    plain: tuple[Figures, ...]  #: counters of steps that `turntree demo` replayed without drafts
+    drafted: tuple[Figures, ...]  #: the replayed steps with drafts
+    model: str  #: model folder or id in the run's configuration; empty if unknown
 
     @classmethod
     def open(cls, path: Path) -> Source:
         """Find the files of a run at ``path``.
 
         Raises:
-            RecordError: If there are no episodes, or a file of figures is damaged.
+            RecordError: If there are no episodes, or a metrics file is damaged.
             FileNotFoundError: If there is nothing at ``path``.
         """
         return cls(
@@ -85,12 +67,11 @@ class Source:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        """All files that are read."""
         beside = ("metrics.jsonl", "engine.jsonl", "comparison.jsonl", "config.yaml")
         return (*self.files, *(self.path / name for name in beside if self.path.is_dir()))
 
     def records(self, *, growing: bool = False) -> Iterator[Record]:
-        """All recorded episodes, file by file; ``growing`` leaves out what is being written.
+        """Yield all recorded episodes; ``growing`` skips incomplete lines.
 
         Raises:
             RecordError: If a line is damaged, or there is no episode.
@@ -109,10 +90,10 @@ class Source:
         yield from records
 
     def tokenizer(self, named: str | None = None) -> Any:
-        """The tokenizer of a model directory or id; without one that of the run's model if it is here, else none.
+        """Return the named tokenizer, or that of the run's model if its folder exists, else ``None``.
 
         Raises:
-            AgentError: If the named one cannot be read.
+            AgentError: If the named tokenizer cannot be read.
         """
         if named is None and not (self.model and Path(self.model).is_dir()):
             return None
@@ -136,7 +117,7 @@ class Source:
 
 
 def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
-    """The figures of each line, which are those of its entry ``within`` where that is named."""
+    # `within` names the entry of each row that holds the metrics.
 
     def refuse(number: int, problem: str) -> RecordError:
         return RecordError(f"{path}, line {number}: {problem}")
@@ -153,7 +134,7 @@ def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
 
 
 def _model(path: Path) -> str:
-    """The model that a run's configuration names; empty where it names none, or refers to something else."""
+    # Empty if the configuration names no model, or refers to another key.
     found = read_yaml(path) if path.exists() else None
     for key in ("actor_rollout_ref", "model", "path"):
         found = found.get(key) if isinstance(found, dict) else None

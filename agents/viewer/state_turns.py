@@ -1,5 +1,3 @@
-"""The turns of a run that began at one dialogue state."""
-
 from __future__ import annotations
 
 from collections import defaultdict
@@ -11,21 +9,16 @@ from turntree.agents.errors import RecordError
 
 
 class StateTurns(NamedTuple):
-    """The sampled turns of one state."""
-
-    task: str
-    """Id of the task."""
-    turns: list[tuple[int, ...]]
-    """Token ids of each turn that began there."""
-    all_turns: int
-    """Number of turns with that index, whatever their state."""
+    task: str  #: task id
+    turns: list[tuple[int, ...]]  #: token ids of each turn from this state
+    all_turns: int  #: turns with this index, in any state
 
 
 def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> StateTurns:
-    """Turns number ``turn`` of one task that share the most frequent prompt.
+    """Return the turns with index ``turn`` of one task that share the most frequent prompt.
 
     Args:
-        task: Id of the task; ``None`` takes the first one's.
+        task: Task id; ``None`` takes the first task.
         turn: From 0.
 
     Raises:

@@ -1,5 +1,3 @@
-"""``turntree bench``."""
-
 from __future__ import annotations
 
 import json
@@ -15,17 +13,15 @@ from turntree.agents.engines.engine_choice import EngineName
 if TYPE_CHECKING:
     from turntree.agents.evaluation.bench_table import BenchResult
 
+#: two engines share an accelerator's memory
 _SHARES: dict[EngineName, dict[str, Any]] = {
     EngineName.VLLM: {"gpu_memory_utilization": 0.42},
     EngineName.SGLANG: {"mem_fraction_static": 0.4},
 }
-"""On an accelerator two engines share its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(TaskOptions):
-    """The options of ``turntree bench``."""
-
     words: Annotated[
         list[str],
         typer.Argument(
@@ -43,10 +39,10 @@ class BenchOptions(TaskOptions):
 
 @takes(BenchOptions)
 def bench_command(options: BenchOptions) -> None:
-    """Measure what speculation saves with a model, an environment and an engine of your own.
+    """Measure what speculation saves with your model, environment and engine.
 
-    Two engines, one with drafts, are open at once and take turns at the same tasks and seeds. The policy is fixed;
-    each epoch samples anew.
+    Two engines, one with drafts, are open at once and alternate on the same tasks and seeds. The policy is fixed; each
+    epoch samples anew.
 
     Example: turntree bench turntree/Arithmetic-v0 --model DIR --epochs 4 --out bench.json
     """
@@ -75,7 +71,6 @@ def bench_command(options: BenchOptions) -> None:
 
 
 def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult:
-    """Both engines played, and the settings that repeat it."""
     import asyncio
 
     from rich.console import Console
@@ -127,7 +122,7 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
 
 
 def _command(settings: dict[str, Any]) -> str:
-    """The command line with all options that affect the result, the defaults too."""
+    # Lists every option that affects the result, including defaults.
     import shlex
 
     words = ["turntree", "bench", settings["env"], "--model", settings["model"], "-n", str(settings["count"])]

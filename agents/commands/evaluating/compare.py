@@ -1,5 +1,3 @@
-"""``turntree compare``."""
-
 from __future__ import annotations
 
 import json
@@ -14,7 +12,7 @@ def compare_command(
     after: Annotated[Path, typer.Argument(metavar="B", help="Episodes of the second one, on the same tasks.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
 ) -> None:
-    """Compare two finished evaluations, task by task: the difference with its interval, and what changed.
+    """Compare two finished evaluations task by task: the difference with its interval, and what changed.
 
     Example: turntree compare before.jsonl after.jsonl
     """

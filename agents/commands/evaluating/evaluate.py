@@ -1,5 +1,3 @@
-"""``turntree eval``."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -34,20 +32,13 @@ if TYPE_CHECKING:
 
 
 class _Models(NamedTuple):
-    """The models that play, in order."""
-
-    firsts: list[NamedModel]
-    """One, or a training's checkpoints."""
-    second: NamedModel | None = None
-    """What is compared with the first one."""
-    each: bool = False
-    """Whether every checkpoint of a training was asked for: each has its own files, and all share one table."""
+    firsts: list[NamedModel]  #: one model, or a training's checkpoints
+    second: NamedModel | None = None  #: model compared with the first
+    each: bool = False  #: every checkpoint of a training: one file each, one table for all
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions(TaskOptions):
-    """The options of ``turntree eval``."""
-
     what: Annotated[
         str,
         typer.Argument(
@@ -93,14 +84,13 @@ class EvalOptions(TaskOptions):
 
     @property
     def second(self) -> str | None:
-        """The model that is compared with the first one, which may be the same with another sampling or dtype."""
+        # The second model may be the first one with another sampling or dtype.
         if self.against_temperature is not None or self.against_dtype is not None:
             return self.against or self.model
         return self.against
 
     @cached_property
     def scorer(self) -> Scorer | None:
-        """Computes the rewards instead of the environment, where one is named."""
         from turntree.agents.commands.rewards import parse_rewards
         from turntree.agents.scoring.scorer import Scorer
 
@@ -109,7 +99,7 @@ class EvalOptions(TaskOptions):
 
 @takes(EvalOptions)
 def eval_command(options: EvalOptions) -> None:
-    """Play tasks with a model and print how it did.
+    """Play tasks with a model and print the results.
 
     Example: turntree eval turntree/GSM8K-v0 --model DIR --data test.jsonl -n 20 --out gsm8k.jsonl
 
@@ -117,7 +107,7 @@ def eval_command(options: EvalOptions) -> None:
 
     Example: turntree eval turntree/GSM8K-v0 --model BEFORE --against AFTER --temperature 1 --samples 4 --out a.jsonl
 
-    Example: turntree eval turntree/GSM8K-v0 --model runs/gsm8k@all --out evals, every checkpoint of a training
+    Example, every checkpoint of a training: turntree eval turntree/GSM8K-v0 --model runs/gsm8k@all --out evals
 
     Example: turntree eval turntree/GSM8K-v0 --engine openai --base-url http://localhost:8000/v1
     """
@@ -149,11 +139,7 @@ def eval_command(options: EvalOptions) -> None:
 
 
 def _suite(options: EvalOptions) -> Path | None:
-    """The suite's file, if one is played; options that exclude each other are refused here.
-
-    Raises:
-        UsageError: If two options exclude each other, or the name is of nothing, or a reward is unknown.
-    """
+    # Returns the suite's file, if one is named. Options that exclude each other are refused here.
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.suite import find_suite, nearest_suite
     from turntree.envs import list_envs
@@ -175,11 +161,6 @@ def _suite(options: EvalOptions) -> Path | None:
 
 
 def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
-    """The evaluations, whose environments exist.
-
-    Raises:
-        UsageError: If more tasks are asked for than there are.
-    """
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.run import plan
 
@@ -202,12 +183,6 @@ def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
 
 
 def _models(options: EvalOptions) -> _Models:
-    """The models, those of a training's checkpoints merged.
-
-    Raises:
-        UsageError: If several are to be compared with another one.
-        CheckpointError: If a checkpoint is not there, or not whole.
-    """
     from turntree.agents.errors import UsageError
 
     if options.engine is EngineName.OPENAI:
@@ -223,7 +198,7 @@ def _models(options: EvalOptions) -> _Models:
 def _policies(
     options: EvalOptions, made: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
 ) -> list[Policy]:
-    """What plays, in order. All is read now, before the first one plays."""
+    # Every model is read before the first one plays.
     from turntree.agents.commands.evaluating.playing import Policy
 
     if options.engine is EngineName.OPENAI:
@@ -243,7 +218,6 @@ def _policies(
 
 
 def _fitted(planned: Sequence[Planned], model: NamedModel, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
-    """The evaluations within the positions of the model, which is read here, and its renderer."""
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer
 
@@ -271,11 +245,7 @@ def _choice(
 def _files(
     options: EvalOptions, planned: Sequence[Planned], suite: Path | None, models: _Models
 ) -> list[list[Path | None]]:
-    """The files of the episodes of each model. All that is written is checked now, not after hours of playing.
-
-    Raises:
-        UsageError: If a file cannot be written, or is one that is read.
-    """
+    # Everything that is written is checked now, not after hours of playing.
     from turntree.agents.files import ensure_writable, keep_apart
 
     out, files = options.out, []
@@ -304,7 +274,7 @@ def _files(
 
 
 def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult]:
-    """The results in order. The turns of each policy are drafts of the next one's, which has the same seeds."""
+    # Turns of each policy are drafts for the next one, which has the same seeds.
     from turntree.agents.commands.evaluating.playing import play_policy
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of
     from turntree.agents.evaluation.evaluate import Playing

@@ -1,4 +1,4 @@
-"""The policies of an evaluation, played one after the other, with a bar for each of its sets."""
+"""Play the policies of an evaluation one after the other, with a progress bar for each evaluation."""
 
 from __future__ import annotations
 
@@ -26,26 +26,21 @@ Guesses = Sequence[Mapping[int, Sequence[int]] | None]
 
 
 class Policy(NamedTuple):
-    """A policy, and what it plays."""
-
     model: NamedModel
     planned: Sequence[Planned]
     choice: EngineChoice
-    renderer: Renderer | None
-    """``None`` for a chat server."""
-    files: Sequence[Path | None]
-    """Where the episodes of each evaluation go."""
+    renderer: Renderer | None  #: None for a chat server
+    files: Sequence[Path | None]  #: episode file of each evaluation
 
 
 def play_policy(
     policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, *, restart: bool
 ) -> list[EvalResult]:
-    """Play what is left; it is said where an interrupt left it.
+    """Play the remaining episodes; after Ctrl-C, print where the evaluation stopped.
 
     Args:
-        by: What the episodes depend on beside the tasks and the model.
-        turn_drafts: Another policy's turns in each evaluation, by their seeds.
-        restart: Whether the files begin anew.
+        by: What the episodes depend on besides the tasks and the model.
+        turn_drafts: For each evaluation, seed -> token ids of another policy's turns.
     """
     import asyncio
 
@@ -60,7 +55,7 @@ def play_policy(
 async def _play_all(
     policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, restart: bool
 ) -> list[EvalResult]:
-    """The results in order; files are opened before the engine, which is not started if nothing is left to play."""
+    # Files are opened before the engine, which is not started if nothing is left to play.
     from dataclasses import replace
 
     from rich.console import Console
@@ -104,7 +99,6 @@ async def _play_all(
 
 
 def _opened(policy: Policy, playing: Playing, by: Mapping[str, Any], *, restart: bool) -> list[EvalFile | None]:
-    """The files, without what is to be played again."""
     from turntree.agents.evaluation.run import open_file
 
     return [
@@ -118,7 +112,6 @@ def _advance(progress: Progress, bar: TaskID, count: int) -> None:
 
 
 def _where_it_stopped(policy: Policy) -> str:
-    """What an interrupted evaluation has, and how it goes on."""
     there = [
         (one, file, _lines(file)) for one, file in zip(policy.planned, policy.files, strict=True) if file is not None
     ]

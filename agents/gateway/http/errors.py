@@ -1,5 +1,3 @@
-"""Refusals of the gateway, each with its status and a body as OpenAI's servers write it."""
-
 from __future__ import annotations
 
 import difflib
@@ -15,13 +13,13 @@ _TYPES = {401: "authentication_error", 408: "timeout_error", 429: "rate_limit_er
 
 
 class ApiError(AgentError):
-    """A request is refused.
+    """A refused request.
 
     Args:
         message: What was expected, what came, what to do.
-        param: The field at fault, dots between its parts: ``messages.0.role``.
-        code: A word for programs.
-        retry_after: Seconds after which it is worth trying again.
+        param: Path of the invalid field, for example ``messages.0.role``.
+        code: Machine-readable reason.
+        retry_after: Seconds after which a retry makes sense.
     """
 
     def __init__(
@@ -38,13 +36,11 @@ class ApiError(AgentError):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer's body."""
         kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
-        """The answer's headers."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status in (408, 413):  # the rest of the body may still be coming
             headers["Connection"] = "close"
@@ -52,17 +48,17 @@ class ApiError(AgentError):
 
 
 class ClientGone(AgentError):
-    """The client has closed its connection, and nobody waits for the answer."""
+    """The client disconnected before the response."""
 
 
 def broken(what: str) -> ApiError:
-    """The answer to a request at which the server itself failed; call it where the exception is handled."""
+    """Log the current exception and return a 500; call it inside an ``except`` block."""
     logger.exception("%s failed", what)
     return ApiError(500, "the server failed at this request; its log says why", code="internal_error")
 
 
 def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
-    """The refusal of a body that pydantic did not accept; the first error counts."""
+    """Turn the first of pydantic's errors into a refusal."""
     error = next(iter(errors))
     param = ".".join(map(str, error["loc"])) or None
     if error["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Answers by server-sent events."""
+"""Responses as server-sent events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
 from turntree.agents.gateway.http.requests import unless_gone
 
 Events = AsyncIterator[dict[str, Any]]
+#: some clients split events at these, as ``str.splitlines`` does
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""At these some clients end a line of an event, as ``str.splitlines`` does."""
 
 
 def data_line(event: Mapping[str, Any]) -> bytes:
-    """An event without a name."""
     text = json.dumps(event, ensure_ascii=False).translate(_LINE_ENDS)
     return b"data: " + text.encode("utf-8", "backslashreplace") + b"\n\n"
 
@@ -28,24 +27,20 @@ def data_line(event: Mapping[str, Any]) -> bytes:
 class Dialect(NamedTuple):
     """How an API writes streams and refusals."""
 
-    event: Callable[[Mapping[str, Any]], bytes]
-    """An event, as it is sent."""
-    end: bytes
-    """What follows the last one."""
-    refusal: Callable[[ApiError], dict[str, Any]]
-    """The body of a refusal, or the event of an error in a stream."""
+    event: Callable[[Mapping[str, Any]], bytes]  #: encodes an event
+    end: bytes  #: bytes after the last event
+    refusal: Callable[[ApiError], dict[str, Any]]  #: body of a refusal, or the error event of a stream
 
 
 OPENAI = Dialect(event=data_line, end=b"data: [DONE]\n\n", refusal=lambda error: error.body)
-"""Events have no names; the last one is no JSON."""
 
 
 class EventStream(Response):
-    """Sends events as they come; an error after the first becomes an event, as the status is sent already.
+    """Send events as they arrive; an error after the first event is sent as an event.
 
     Args:
-        events: JSON objects; closed when the client goes away.
-        held: Closed at the end, whatever happened.
+        events: JSON objects; closed when the client disconnects.
+        held: Closed at the end in every case.
     """
 
     media_type = "text/event-stream"
@@ -64,7 +59,6 @@ class EventStream(Response):
         self._events, self._held, self._gone, self._dialect = events, held, gone, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await unless_gone(receive, self._send_all(send))
@@ -96,10 +90,10 @@ async def _send(send: Send, body: bytes) -> None:
 
 
 async def as_they_come(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[Any]:
-    """What ``work`` hands to its argument, while it runs in a task of its own; cancelled with the iterator.
+    """Yield what ``work`` passes to its argument while it runs in its own task.
 
     Args:
-        work: A coroutine function; whatever it raises is raised here at the end.
+        work: A coroutine function; its exception is raised at the end. Closing the iterator cancels the task.
     """
     pieces: asyncio.Queue[Any] = asyncio.Queue()
     task = asyncio.ensure_future(work(pieces.put_nowait))

@@ -1,13 +1,10 @@
-"""Fields of other servers at the values that ask for nothing, which clients send as a matter of course.
-
-Null asks for nothing in any field. At another value a field is refused by its name: what it asks for cannot be done.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import Any
 
+#: field of OpenAI's, vLLM's or Anthropic's API -> values that change nothing, which clients send by default; null is
+#: neutral for every field, and any other value is refused because it cannot be honoured
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
@@ -47,11 +44,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-"""Values that ask for nothing, by field; of OpenAI's, vLLM's and Anthropic's."""
 
 
 def without_neutral(body: Any, fields: Container[str]) -> Any:
-    """A request's body without what asks for nothing; ``fields`` are those that the server reads itself."""
+    """Return the body without neutral fields; ``fields`` are the ones that the server reads itself."""
     if not isinstance(body, dict):
         return body
     return {

@@ -1,8 +1,3 @@
-"""The ranges of the numbers in requests.
-
-Invariant: whatever is wrong with a number, the refusal states its range, and what came.
-"""
-
 from __future__ import annotations
 
 from typing import Annotated, Any
@@ -11,10 +6,10 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 
 
 def within(low: float, high: float, *, what: str = "a number", also: float | None = None) -> WrapValidator:
-    """The check of a field.
+    """Return a validator whose error states the range and the value that came.
 
     Args:
-        also: A value outside the range that it may have.
+        also: A value outside the range that is accepted.
     """
     other = "" if also is None else f"{also} or "
 
@@ -38,24 +33,16 @@ def _shown(value: Any) -> str:
 
 
 def whole(low: int, high: int) -> WrapValidator:
-    """The check of a field for an integer."""
     return within(low, high, what="an integer")
 
 
-MOST = (1 << 31) - 1
-"""What the engines hold in 32 bits."""
+MOST = (1 << 31) - 1  #: engines hold these numbers in 32 bits
 
+#: 0 is greedy; float32 cannot hold the scaled logits below 1e-4
 Temperature = Annotated[float, within(0.0001, 100, also=0)]
-"""0 is greedy; with one below 1e-4 float32 cannot hold what is drawn from."""
 TopP = Annotated[float, within(0.000001, 1)]
-"""Nucleus mass."""
 Penalty = Annotated[float, within(-2, 2)]
-"""Presence or frequency penalty."""
-Figure = Annotated[float, within(-1_000_000, 1_000_000)]
-"""A reward, one of its parts, or a weight."""
+Figure = Annotated[float, within(-1_000_000, 1_000_000)]  #: a reward, a part of one, or a weight
 Tokens = Annotated[int, whole(1, MOST)]
-"""A number of tokens."""
-Token = Annotated[int, whole(0, MOST)]
-"""A token's id; which ones there are the model says."""
-Top = Annotated[int, whole(0, 20)]
-"""How many of the most probable tokens a client may ask for."""
+Token = Annotated[int, whole(0, MOST)]  #: a token id; the vocabulary size is checked by the engine
+Top = Annotated[int, whole(0, 20)]  #: number of most probable tokens to return

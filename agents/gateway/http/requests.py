@@ -1,5 +1,3 @@
-"""What every request goes through: its key, its body within bounds, a client that may go away."""
-
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +16,7 @@ Receive = Callable[[], Awaitable[Any]]
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Refuse a request without the key.
+    """Check the API key.
 
     Raises:
         ApiError: 401.
@@ -32,9 +30,7 @@ def check_key(request: Request, key: str | None) -> None:
 
 
 def check_sender(request: Request, settings: GatewaySettings) -> None:
-    """Refuse what a browser sends for a page of somebody else.
-
-    It comes under a name that is not the server's, which DNS was made to lead here (rebinding), or from another origin.
+    """Refuse requests that a browser sends for somebody else's page (DNS rebinding, foreign origin).
 
     Raises:
         ApiError: 403.
@@ -57,17 +53,17 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
 
 
 def given_key(request: Request) -> str:
-    """The key that a request brings, as OpenAI's clients or Anthropic's send it; empty without one."""
+    """Return the key of a request, in OpenAI's or Anthropic's header; empty if there is none."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     return given.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
-    """The body, which must arrive in time and be no larger than allowed.
+    """Return the body of a request, limited in size and time.
 
     Raises:
         ApiError: 408 or 413.
-        ClientGone: If the client went away.
+        ClientGone: If the client disconnected.
     """
     too_large = ApiError(413, f"the body may have {most:,} bytes at most; send less", code="body_too_large")
     declared = request.headers.get("content-length", "")
@@ -88,10 +84,10 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of ``work``, which is cancelled if the client goes away.
+    """Return the result of ``work``, which is cancelled if the client disconnects.
 
     Raises:
-        ClientGone: If it does.
+        ClientGone: If the client disconnected.
     """
     task, gone = asyncio.current_task(), asyncio.ensure_future(_gone(receive))
     assert task is not None, "called in a task"
@@ -112,7 +108,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
-    """The result of ``work``.
+    """Return the result of ``work``.
 
     Raises:
         ApiError: 408 after ``seconds``; the work is cancelled.

@@ -1,5 +1,3 @@
-"""Paths and their handlers, and the one place where errors become answers."""
-
 from __future__ import annotations
 
 import asyncio
@@ -24,21 +22,19 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Json(Response):
-    """A JSON body; half of a surrogate, which a policy may write, is escaped."""
-
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The body's bytes."""
+        # A policy may write lone surrogates, which are escaped here.
         return json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
 
 
 class Routes:
-    """The paths of an application; bodies are read by ``wire`` alone, so that FastAPI's layers would only take time.
+    """The paths of an application, and the one boundary where errors become responses.
 
     Args:
-        settings: The key that requests must bring, and the names and origins that they may have.
-        answered: Called with the path, the status and the seconds of each answer.
+        settings: API key and the allowed host names and origins.
+        answered: Called with the path, the status and the seconds of each response.
     """
 
     def __init__(
@@ -50,8 +46,6 @@ class Routes:
     def add(
         self, name: str, handler: Handler, *, method: str, open_to_all: bool = False, dialect: Dialect = OPENAI
     ) -> None:
-        """Add a path; ``open_to_all`` if no key is asked for."""
-
         async def answer(request: Request) -> Response:
             clock = asyncio.get_running_loop().time
             began = clock()
@@ -74,7 +68,6 @@ class Routes:
         self._routes.append(Route(name, answer, methods=[method]))
 
     def app(self) -> Starlette:
-        """The ASGI application."""
         origins = self._settings.allowed_origins
         browsers = Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
         return Starlette(

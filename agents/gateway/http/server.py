@@ -1,8 +1,3 @@
-"""The HTTP server: connections that neither wait for ever nor hold anything, and an end at SIGTERM.
-
-uvicorn bounds neither the time in which a request's head arrives nor that in which a client takes what is sent to it.
-"""
-
 from __future__ import annotations
 
 import asyncio
@@ -20,27 +15,19 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from turntree.agents.errors import UsageError
 from turntree.agents.gateway.http.settings import NEEDS_KEY, GatewaySettings, is_own
 
-_MAX_CONNECTIONS = 8192
-"""Connections at once, where the limit of files allows it; a further one is closed."""
-_OWN_FILES = 512
-"""Files that are left to the process itself; a half where the limit is small."""
+_MAX_CONNECTIONS = 8192  #: further connections are closed at once; the limit on open files may lower this
+_OWN_FILES = 512  #: descriptors reserved for the process itself; half of them if the limit is small
 _BACKLOG = 2048
-"""Connections that wait to be taken."""
-_MAX_FILES = 1 << 16
-"""Files that this process may open, where the system allows it: each connection is one."""
-_MAX_HEAD = 1 << 16
-"""Largest head of a request, bytes."""
-_HEAD_SECONDS = 5.0
-"""Time in which the first request's head must have arrived whole."""
+_MAX_FILES = 1 << 16  #: wanted limit on open files; each connection is one
+_MAX_HEAD = 1 << 16  #: bytes, largest request head
+_HEAD_SECONDS = 5.0  #: time limit of the first request's head
 
 
 class _Patient(H11Protocol):
-    """The protocol of a connection that is closed once the other side was silent, or took nothing, for a time."""
+    """A connection that is closed if the client is silent, or reads nothing, for a time."""
 
-    seconds: float
-    """The time; the head of the first request has ``_HEAD_SECONDS`` at most."""
-    most: int
-    """Connections at once."""
+    seconds: float  #: the first request's head has ``_HEAD_SECONDS`` at most
+    most: int  #: connections at once
     _waits: asyncio.TimerHandle | None = None
     _blocked: asyncio.TimerHandle | None = None
 
@@ -75,7 +62,7 @@ class _Patient(H11Protocol):
             self._blocked = None
 
     def _await_head(self) -> None:
-        """Set the deadline of a head that has not arrived whole; between requests uvicorn has its own."""
+        # Set a deadline for an incomplete head; between requests uvicorn's keep-alive timeout applies.
         busy = self.is_busy()
         if busy and self._waits is not None:
             self._waits.cancel()
@@ -91,8 +78,6 @@ class _Patient(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """A server that ends at SIGTERM and SIGINT without raising them again, so that the engine is closed in order."""
-
     interrupted = False
     hears_signals = True
 
@@ -117,10 +102,10 @@ class _Server(uvicorn.Server):
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
-    """A socket at the address of the settings.
+    """Return a socket bound to the address of the settings.
 
     Raises:
-        UsageError: If it cannot be had.
+        UsageError: If the address cannot be bound, or needs an API key.
     """
     try:
         at = socket.create_server(
@@ -150,16 +135,16 @@ async def run(
     until: Callable[[], bool] = lambda: False,
     signals: bool = True,
 ) -> bool:
-    """Serve until SIGTERM, SIGINT, or ``until``; running answers are given ``grace_seconds``.
+    """Serve until SIGTERM, SIGINT or ``until``; running responses have ``grace_seconds`` to finish.
 
     Args:
-        closing: Called when the end begins.
-        ready: Called when requests are answered.
-        until: Asked now and then whether to end.
-        signals: Whether SIGTERM and SIGINT are for the server, and not for the program that it is a part of.
+        closing: Called when the shutdown starts.
+        ready: Called when the server accepts requests.
+        until: Polled; the server stops once it returns true.
+        signals: Whether the server handles SIGTERM and SIGINT itself.
 
     Returns:
-        Whether it ended by SIGINT.
+        Whether SIGINT stopped the server.
     """
     server = _Server(_config(app, settings, files=_raise_file_limit()))
     server.hears_signals = signals
@@ -182,7 +167,6 @@ async def run(
 
 
 def _raise_file_limit() -> int:
-    """Let this process open as many files as it may, ``_MAX_FILES`` at most; returns how many that are."""
     try:
         import resource
     except ImportError:  # a system without such a limit

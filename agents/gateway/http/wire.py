@@ -1,6 +1,6 @@
-"""The bodies of requests, checked: OpenAI's fields, and vLLM's for what OpenAI's API does not have.
+"""Request bodies in OpenAI's format, with vLLM's extra fields.
 
-Invariant: a field that would change the answer and cannot be obeyed is refused, never ignored.
+Invariant: a field that would change the answer and cannot be honoured is refused, never ignored.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MANY = 4096
 
 
 def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
-    """The checked body, of JSON or of values.
+    """Validate a JSON body.
 
     Raises:
-        ApiError: 400, naming the field.
+        ApiError: 400; the message names the field.
     """
     try:
         return model.model_validate(body) if isinstance(body, dict) else model.model_validate_json(body)
@@ -51,7 +51,6 @@ def _texts(value: Any) -> list[str]:
 
 
 def _content(value: Any) -> str:
-    """One text; parts of a list are joined."""
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, list):
@@ -77,41 +76,33 @@ def _arguments(value: Any) -> dict[str, Any]:
 
 
 class Strict(BaseModel):
-    """A body in which unknown fields are refused."""
+    """Base of bodies in which unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Loose(BaseModel):
-    """Clients send back what they were given, and more."""
+    """Base of objects that clients echo, often with extra fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
 
 
 Content = Annotated[str, BeforeValidator(_content)]
-"""One text, of which there may be parts."""
 Stops = Annotated[list[str] | None, BeforeValidator(lambda value: _texts(value) if value else None)]
-"""Texts that end a turn."""
 
 
 class Function(Loose):
-    """A called function."""
-
     name: str = Field(min_length=1)
     arguments: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
 
 
 class Call(Loose):
-    """A tool call in an earlier message."""
-
     id: str | None = None
     type: Literal["function"] | None = "function"
     function: Function
 
 
 class WireMessage(Loose):
-    """A message of the dialogue."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Content = ""
     name: str | None = None
@@ -120,29 +111,21 @@ class WireMessage(Loose):
 
 
 class Described(Loose):
-    """A function that may be called."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
 
 class WireTool(Loose):
-    """A tool."""
-
     type: Literal["function"]
     function: Described
 
 
 class StreamOptions(Loose):
-    """What a stream has beside the tokens."""
-
     include_usage: bool | None = None
 
 
 class Fields(Strict):
-    """A body whose fields that ask for nothing are left out, whether they are known or not."""
-
     @model_validator(mode="before")
     @classmethod
     def _asked(cls, body: Any) -> Any:
@@ -150,8 +133,6 @@ class Fields(Strict):
 
 
 class SamplingFields(Fields):
-    """The fields that chat completions and completions share."""
-
     model: str = Field(min_length=1)
     n: Annotated[int, whole(1, 128)] = 1
     stop: Stops = None
@@ -177,11 +158,7 @@ class SamplingFields(Fields):
             raise ValueError("no token can be favoured here; leave it out")
 
     def sampling(self, *, stops: Sequence[int], most: int, top: int) -> Sampling:
-        """The engine's parameters.
-
-        Args:
-            top: Most probable tokens to record.
-        """
+        """Return the engine's sampling parameters; ``top`` is the number of top tokens to return."""
         given = {
             name: value
             for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
@@ -198,8 +175,6 @@ class SamplingFields(Fields):
 
 
 class ChatRequest(SamplingFields):
-    """The body of ``/v1/chat/completions``."""
-
     messages: list[WireMessage] = Field(min_length=1, max_length=MANY)
     tools: list[WireTool] | None = Field(None, max_length=128)
     tool_choice: Literal["none", "auto"] | None = None
@@ -239,13 +214,10 @@ class ChatRequest(SamplingFields):
 
     @property
     def most(self) -> int | None:
-        """Most tokens of the answer; ``None`` where the request does not say."""
         return self.max_completion_tokens or self.max_tokens
 
 
 class CompletionRequest(SamplingFields):
-    """The body of ``/v1/completions``."""
-
     prompt: str | list[str] | list[Token] | list[list[Token]]
     logprobs: Top | None = None
     echo: Literal[False] | None = None
@@ -267,7 +239,6 @@ class CompletionRequest(SamplingFields):
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, as texts or token ids."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         return [self.prompt] if isinstance(self.prompt[0], int) else self.prompt  # type: ignore[list-item,return-value]

@@ -1,5 +1,3 @@
-"""Bodies of Anthropic's Messages API, as the chats that they ask for."""
-
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
@@ -12,15 +10,11 @@ from turntree.agents.gateway.http.wire import MANY, ChatRequest, Content, Fields
 
 
 class TextBlock(Loose):
-    """A text."""
-
     type: Literal["text"]
     text: str
 
 
 class ToolUse(Loose):
-    """A call of the policy."""
-
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1)
@@ -28,7 +22,7 @@ class ToolUse(Loose):
 
 
 class ToolResult(Loose):
-    """What a tool answered; whether that was an error its text says alone."""
+    """A tool result. Its ``is_error`` is dropped: templates show only the text."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -43,8 +37,6 @@ def _blocks(value: Any) -> Any:
 
 
 class Message(Loose):
-    """A message: one text, or blocks."""
-
     role: Literal["user", "assistant", "system"]
     content: Annotated[list[Block], BeforeValidator(_blocks)]
 
@@ -56,7 +48,7 @@ class Message(Loose):
         return self
 
     def in_chat(self) -> list[dict[str, Any]]:
-        """The messages of a chat that say the same: results of tools are messages of their own."""
+        """Return the chat messages with this content; each tool result becomes its own message."""
         texts = [block.text for block in self.content if isinstance(block, TextBlock)]
         if self.role == "assistant":
             uses = [block for block in self.content if isinstance(block, ToolUse)]
@@ -74,8 +66,6 @@ class Message(Loose):
 
 
 class Tool(Loose):
-    """A tool of the client."""
-
     name: str = Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")
     description: str | None = None
     input_schema: dict[str, Any]
@@ -83,8 +73,6 @@ class Tool(Loose):
 
 
 class Choice(Loose):
-    """Whether the policy may call."""
-
     type: Literal["auto", "none"]
     disable_parallel_tool_use: bool | None = None
 
@@ -97,7 +85,7 @@ class Choice(Loose):
 
 
 class CountRequest(Fields):
-    """The body of ``/v1/messages/count_tokens``."""
+    """Body of ``/v1/messages/count_tokens``."""
 
     model: str = Field(min_length=1)
     messages: list[Message] = Field(min_length=1, max_length=MANY)
@@ -107,10 +95,10 @@ class CountRequest(Fields):
     cache_control: dict[str, Any] | None = None
 
     def chat(self, **fields: Any) -> ChatRequest:
-        """The chat that is asked for, with further ``fields``.
+        """Return the equivalent chat request, with further ``fields``.
 
         Raises:
-            ApiError: 400 if the last message is the policy's, for which no turn can be begun, or the chat has too much.
+            ApiError: 400 if the last message is the assistant's (no prefill), or the chat exceeds a limit.
         """
         if self.messages[-1].role == "assistant":
             problem = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
@@ -132,8 +120,6 @@ class CountRequest(Fields):
 
 
 class MessagesRequest(CountRequest):
-    """The body of ``/v1/messages``."""
-
     max_tokens: Tokens
     stop_sequences: Stops = None
     temperature: Temperature | None = None
@@ -144,10 +130,5 @@ class MessagesRequest(CountRequest):
     service_tier: str | None = None
 
     def chat(self, **fields: Any) -> ChatRequest:
-        """The chat that is asked for, with further ``fields``.
-
-        Raises:
-            ApiError: As ``CountRequest.chat``.
-        """
         same = {name: getattr(self, name) for name in ("max_tokens", "temperature", "top_p", "top_k", "stream")}
         return CountRequest.chat(self, stop=self.stop_sequences, **same, **fields)
