@@ -57,8 +57,7 @@ def _misuse(error: Exception) -> str | None:
 
 
 def _to_put_right(error: Exception) -> str | None:
-    from turntree.agents.errors import AgentError
-    from turntree.agents.os_errors import in_words
+    from turntree.agents.errors import AgentError, in_words
     from turntree.envs.errors import EnvError
     from turntree.envs.failure import describe
     from turntree.rewards import RewardError

@@ -1,9 +1,41 @@
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from turntree.envs import errors as envs_errors
+
+#: errors of ``flock`` on a network file system that is mounted without locks
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
+_WORDS = {
+    errno.ENOENT: "there is no {name}; check the path",
+    errno.ENOTDIR: "a part of {name} is a file, not a folder; name another place",
+    errno.EISDIR: "{name} is a folder, expected a file; name a file in it",
+    errno.EEXIST: "{name} is there already, and is no folder; name another place",
+    errno.EACCES: "there is no permission for {name}; change its rights or name another place",
+    errno.EPERM: "there is no permission for {name}; change its rights or name another place",
+    errno.EROFS: "{name} cannot be written: the file system is read-only; name another place",
+    errno.ENOSPC: "no space is left for {name}; free some, or name another place",
+    errno.EDQUOT: "the quota leaves no space for {name}; free some, or name another place",
+    errno.EADDRINUSE: "the port is in use; name another --port, or 0 for a free one",
+    errno.EFBIG: "{name} may not become that large; raise the limit (ulimit -f), or name another place",
+}
+
+
+def in_words(error: OSError) -> str:
+    """Return one line with the file and, if known, a fix.
+
+    >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
+    "'rows.jsonl' does not exist; check the path"
+    >>> in_words(OSError("the reader gives the reason"))
+    'the reader gives the reason'
+    """
+    words = _WORDS.get(error.errno or 0)
+    if words is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    name = error.filename2 or error.filename
+    return words.format(name="the file that is written" if name is None else repr(str(name)))
 
 
 class AgentError(Exception):

@@ -92,9 +92,8 @@ def tree_command(
     from rich.text import Text
     from rich.tree import Tree
 
-    from turntree.agents.viewer.dialogue_view import Branch, branches
     from turntree.agents.viewer.source import Source
-    from turntree.agents.viewer.state_turns import state_turns
+    from turntree.agents.viewer.state_turns import Branch, branches, state_turns
     from turntree.agents.viewer.token_bytes import token_bytes
     from turntree.spec_tree import TreeNode
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import time
 import uuid
@@ -7,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import Completion, FinishReason
-from turntree.agents.gateway.tool_calls import call_arguments
+from turntree.agents.gateway.http.wire import WireMessage, WireTool
 from turntree.agents.gateway.turns import SampledTurn
 from turntree.agents.loop.template_messages import nine_letters
 from turntree.agents.viewer.token_bytes import token_bytes
@@ -101,3 +102,49 @@ def _tops(done: Completion) -> list[list[tuple[int, float]]]:
 
 def _finite(logprob: float) -> float:
     return logprob if math.isfinite(logprob) else _IMPOSSIBLE
+
+
+Dictionaries = list[dict[str, Any]]
+
+
+def to_dictionaries(
+    messages: Sequence[WireMessage], tools: Sequence[WireTool] | None
+) -> tuple[Dictionaries, Dictionaries]:
+    """Return messages and tools as chat templates expect them, with arguments as mappings."""
+    shown: Dictionaries = []
+    for message in messages:
+        role = "system" if message.role == "developer" else message.role
+        entry: dict[str, Any] = {"role": role, "content": message.content}
+        if message.tool_calls and role == "assistant":
+            entry["tool_calls"] = [
+                {"id": call.id or "", "type": "function", "function": call.function.model_dump()}
+                for call in message.tool_calls
+            ]
+        if role == "tool":
+            entry |= {"tool_call_id": message.tool_call_id or "", "name": message.name or _called(shown, message)}
+        shown.append(entry)
+    offered = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.function.name,
+                "description": tool.function.description or "",
+                "parameters": tool.function.parameters or {"type": "object", "properties": {}},
+            },
+        }
+        for tool in tools or ()
+    ]
+    return shown, offered
+
+
+def _called(shown: Dictionaries, answer: WireMessage) -> str:
+    for message in reversed(shown):
+        for call in message.get("tool_calls", ()):
+            if call["id"] == answer.tool_call_id:
+                return str(call["function"]["name"])
+    return ""
+
+
+def call_arguments(call: ToolCall) -> str:
+    """Return the arguments as JSON text; lone surrogates are escaped."""
+    return json.dumps(dict(call.arguments), ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

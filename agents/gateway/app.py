@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ from starlette.responses import Response
 from turntree.agents.engines.protocol import Engine, Sampling, TurnRequest, derive_seed
 from turntree.agents.episodes.dialogue import dialogue_state
 from turntree.agents.errors import RenderError
-from turntree.agents.gateway.admission import Admission
 from turntree.agents.gateway.answering import Answering, Plan
+from turntree.agents.gateway.answers import Dictionaries, to_dictionaries
 from turntree.agents.gateway.choices import Answer, ChatChoice, Choices, TextChoice
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.requests import read_body
@@ -28,12 +28,40 @@ from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
 from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
-from turntree.agents.gateway.tool_calls import Dictionaries, to_dictionaries
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import ToolFormat
 from turntree.envs.data.json_files import half_in
 from turntree.spec_tree import DialogueState
+
+
+class Admission:
+    """Limit how many turns are sampled or queued at once. Not thread-safe."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.taken = 0
+        self.closing = False
+
+    @contextmanager
+    def enter(self, turns: int) -> Iterator[None]:
+        """Reserve slots for the turns of one request.
+
+        Raises:
+            ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
+        """
+        if self.closing:
+            raise ApiError(503, "the server ends; ask another one", code="closing", retry_after=5)
+        if turns > self.places:
+            raise ApiError(400, f"{turns} answers were asked for, at most {self.places} are sampled at once", param="n")
+        if self.taken + turns > self.places:
+            raise ApiError(429, f"{self.taken} turns are being sampled already; try again", code="busy", retry_after=1)
+        self.taken += turns
+        try:
+            yield
+        finally:
+            self.taken -= turns
+
 
 _LONG = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
 

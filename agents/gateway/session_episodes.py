@@ -17,11 +17,11 @@ from typing import Any
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.record import EpisodeWriter, Record
+from turntree.agents.errors import in_words
 from turntree.agents.files import write_whole
 from turntree.agents.gateway.http.settings import ENV_ID
 from turntree.agents.gateway.session_journal import Decode, SessionJournal
 from turntree.agents.gateway.sessions import Node, Session
-from turntree.agents.os_errors import in_words
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message
 from turntree.envs.task import Task

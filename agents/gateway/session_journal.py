@@ -19,10 +19,9 @@ from typing import Any
 from turntree.agents.episodes.episode import Turn
 from turntree.agents.episodes.record import UNFINISHED, turn_from_dict, turn_to_dict
 from turntree.agents.errors import RecordError, UsageError
-from turntree.agents.files import OneWriter
+from turntree.agents.files import OneWriter, append_lines
 from turntree.agents.gateway.sessions import Node, Origin, Session
 from turntree.agents.gateway.turns import SampledTurn
-from turntree.agents.whole_lines import append_lines
 from turntree.envs.data.json_files import json_lines
 
 logger = logging.getLogger(__name__)

@@ -10,17 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turntree.agents.episodes.episode import Episode, StopReason
+from turntree.agents.errors import in_words
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.ranges import Figure
 from turntree.agents.gateway.http.requests import read_body
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.settings import GatewaySettings
-from turntree.agents.gateway.http.wire import Strict, read
+from turntree.agents.gateway.http.wire import Figure, Strict, read
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, rewarded
 from turntree.agents.gateway.sessions import Session, Sessions
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.os_errors import in_words
 from turntree.agents.scoring.judging import judge_episodes
 from turntree.agents.scoring.scorer import ANSWER, Scorer
 from turntree.envs.failure import FailureKind

@@ -21,7 +21,7 @@ from machine_speed import patience
 from recorded_run import write_run
 from tables import table
 
-from turntree.agents.os_errors import in_words
+from turntree.agents.errors import in_words
 
 Run = Callable[[Sequence[str]], Said]
 """Words to what a command says of them."""

@@ -19,7 +19,7 @@ def compare_command(
     from rich.console import Console
 
     from turntree.agents.evaluation.compared import FinishedEvaluation, compare_files
-    from turntree.agents.evaluation.printed import print_difference
+    from turntree.agents.evaluation.table import print_difference
     from turntree.agents.files import json_value
 
     first, second = FinishedEvaluation.read(before), FinishedEvaluation.read(after)

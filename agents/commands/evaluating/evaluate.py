@@ -313,8 +313,7 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
 
     from rich.console import Console
 
-    from turntree.agents.evaluation.printed import print_difference, print_result, print_rows
-    from turntree.agents.evaluation.table import as_json
+    from turntree.agents.evaluation.table import as_json, print_difference, print_result, print_rows
     from turntree.agents.files import json_value
 
     if options.as_json:

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from turntree.agents.engines.protocol import FinishReason
+from turntree.agents.gateway.answers import call_arguments
 from turntree.agents.gateway.choices import ChatChoice
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.event_stream import Dialect, data_line
-from turntree.agents.gateway.tool_calls import call_arguments
 from turntree.agents.gateway.turn_text import TurnText
 from turntree.agents.gateway.turns import SampledTurn
 

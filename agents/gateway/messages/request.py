@@ -5,8 +5,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from turntree.agents.gateway.http.errors import ApiError
-from turntree.agents.gateway.http.ranges import MOST, Temperature, Tokens, TopP, whole
-from turntree.agents.gateway.http.wire import MANY, ChatRequest, Content, Fields, Loose, Stops, read
+from turntree.agents.gateway.http.wire import (
+    MANY,
+    MOST,
+    ChatRequest,
+    Content,
+    Fields,
+    Loose,
+    Stops,
+    Temperature,
+    Tokens,
+    TopP,
+    read,
+    whole,
+)
 
 
 class TextBlock(Loose):

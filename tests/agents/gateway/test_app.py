@@ -12,7 +12,7 @@ from tables import table
 
 from turntree.agents.engines.local import LocalEngine, LocalEngineConfig, Speculation
 from turntree.agents.engines.protocol import Sampling, TurnRequest
-from turntree.agents.gateway.http.neutral import NEUTRAL
+from turntree.agents.gateway.http.errors import NEUTRAL
 from turntree.agents.gateway.http.wire import ChatRequest
 from turntree.agents.loop.renderer import Renderer
 
