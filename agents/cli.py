@@ -22,14 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         words = None if arguments is None else list(arguments)
-        with _speaking(sys.argv[1:] if words is None else words):
+        with _startup_messages(sys.argv[1:] if words is None else words):
             status = app(args=words, prog_name="turntree", standalone_mode=False)
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
     except Exception as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # older versions of typer call this an abortion
+        # Older typer versions turn it into Abort.
+        if isinstance(error.__cause__, KeyboardInterrupt):
             raise SystemExit(_INTERRUPTED) from None
-        message = _misuse(error) or _to_put_right(error)
+        message = _usage_message(error) or _user_error_message(error)
         if message is None:
             raise
         sys.stderr.write(f"turntree: {message}\n")
@@ -37,37 +38,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
     raise SystemExit(status or 0)
 
 
-def _speaking(words: list[str]) -> AbstractContextManager[None]:
+def _startup_messages(words: list[str]) -> AbstractContextManager[None]:
     if words[:1] not in (["eval"], ["bench"]):
         return nullcontext()
-    from turntree.agents.progress import speaking
+    from turntree.agents.progress import startup_messages
 
-    return speaking(f"turntree {words[0]} begins")
+    return startup_messages(f"turntree {words[0]} is starting")
 
 
-def _misuse(error: Exception) -> str | None:
+def _usage_message(error: Exception) -> str | None:
     # The exception's class depends on the typer version, which bundles click or uses the installed one.
     message_of, at = getattr(error, "format_message", None), getattr(error, "ctx", None)
     if message_of is None:
         return None
-    if type(error).__name__ == "NoArgsIsHelpError":  # no word at all: the whole help
-        return f"a command is missing\n{message_of()}"
+    # Without arguments, print the whole help.
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return f"missing command\n{message_of()}"
     command = at.command_path if at is not None else "turntree"
     return f"{' '.join(message_of().split()).removesuffix('.')}; see `{command} --help`"
 
 
-def _to_put_right(error: Exception) -> str | None:
-    from turntree.agents.errors import AgentError, in_words
+def _user_error_message(error: Exception) -> str | None:
+    from turntree.agents.errors import AgentError, explain_os_error
     from turntree.envs.errors import EnvError
     from turntree.envs.failure import describe
     from turntree.rewards import RewardError
 
-    while isinstance(error, ExceptionGroup):  # of tasks that ran at once; the first one says enough
+    # From tasks that ran concurrently; the first error is enough.
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, AgentError | EnvError | RewardError):
         return " ".join(str(error).split())
     if isinstance(error, OSError):
-        return in_words(error)
+        return explain_os_error(error)
     return describe(error) if isinstance(error, ValueError) else None
 
 

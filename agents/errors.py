@@ -8,22 +8,22 @@ from turntree.envs import errors as envs_errors
 
 #: errors of ``flock`` on a network file system that is mounted without locks
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-_WORDS = {
-    errno.ENOENT: "there is no {name}; check the path",
-    errno.ENOTDIR: "a part of {name} is a file, not a folder; name another place",
+_EXPLANATIONS = {
+    errno.ENOENT: "{name} does not exist; check the path",
+    errno.ENOTDIR: "a part of {name} is a file, not a folder; choose another path",
     errno.EISDIR: "{name} is a folder, expected a file; name a file in it",
-    errno.EEXIST: "{name} is there already, and is no folder; name another place",
-    errno.EACCES: "there is no permission for {name}; change its rights or name another place",
-    errno.EPERM: "there is no permission for {name}; change its rights or name another place",
-    errno.EROFS: "{name} cannot be written: the file system is read-only; name another place",
-    errno.ENOSPC: "no space is left for {name}; free some, or name another place",
-    errno.EDQUOT: "the quota leaves no space for {name}; free some, or name another place",
-    errno.EADDRINUSE: "the port is in use; name another --port, or 0 for a free one",
-    errno.EFBIG: "{name} may not become that large; raise the limit (ulimit -f), or name another place",
+    errno.EEXIST: "{name} exists already and is not a folder; choose another path",
+    errno.EACCES: "permission denied for {name}; change its permissions or choose another path",
+    errno.EPERM: "permission denied for {name}; change its permissions or choose another path",
+    errno.EROFS: "{name} cannot be written: the file system is read-only; choose another path",
+    errno.ENOSPC: "no space left for {name}; free some space or choose another path",
+    errno.EDQUOT: "disk quota exceeded for {name}; free some space or choose another path",
+    errno.EADDRINUSE: "the port is in use; choose another --port, or 0 for a free one",
+    errno.EFBIG: "{name} exceeds the file size limit; raise the limit (ulimit -f) or choose another path",
 }
 
 
-def in_words(error: OSError) -> str:
+def explain_os_error(error: OSError) -> str:
     """Return one line with the file and, if known, a fix.
 
     >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
@@ -31,11 +31,11 @@ def in_words(error: OSError) -> str:
     >>> in_words(OSError("the reader gives the reason"))
     'the reader gives the reason'
     """
-    words = _WORDS.get(error.errno or 0)
+    words = _EXPLANATIONS.get(error.errno or 0)
     if words is None:
         return " ".join(str(error).split()) or type(error).__name__
     name = error.filename2 or error.filename
-    return words.format(name="the file that is written" if name is None else repr(str(name)))
+    return words.format(name="the output file" if name is None else repr(str(name)))
 
 
 class AgentError(Exception):
@@ -70,7 +70,7 @@ class MissingExtra(AgentError, envs_errors.MissingExtra):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs packages that are missing here; run: {envs_errors.install_command(extra)}")
+        super().__init__(f"{what} needs packages that are not installed; run: {envs_errors.install_command(extra)}")
 
 
 @contextmanager
@@ -83,7 +83,9 @@ def needed_packages(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        # A broken import of ours is a bug and keeps its traceback.
         if (error.name or "").partition(".")[0] == "turntree":
             raise
-        line = MissingExtra(f"this script ({error.name})", extra) if error.name else error  # which says it itself
+        # Without a name, the error's own message explains it.
+        line = MissingExtra(f"this script ({error.name})", extra) if error.name else error
         raise SystemExit(f"turntree: {line}") from error

@@ -44,6 +44,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = path if through else path.resolve()
     folder = Path(tempfile.gettempdir()) if through else target.parent
     folder.mkdir(parents=True, exist_ok=True)
+    # Same folder, because a rename across file systems is not atomic.
     partial = folder / f".partial-{os.getpid()}-{path.name}"
     try:
         yield partial
@@ -66,7 +67,8 @@ def is_special(path: Path) -> bool:
     >>> is_special(Path("/dev/null")), is_special(Path("/dev/stdout")), is_special(Path("no such file"))
     (True, True, False)
     """
-    streams = ("/dev", "/proc")  # a stream may lead to a regular file, which others hold open
+    # A stream may lead to a regular file that other processes hold open.
+    streams = ("/dev", "/proc")
     return str(path.absolute()).startswith(streams) or (path.exists() and not path.is_file() and not path.is_dir())
 
 
@@ -86,30 +88,31 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
     Raises:
         UsageError: If ``out`` is an input.
     """
-    there = _status(out)
+    status = _status(out)
     for name in read:
         if isinstance(name, Mapping | list | tuple):
             keep_apart(out, name.values() if isinstance(name, Mapping) else name, folders=folders)
             continue
-        found = _status(name) if isinstance(name, str | Path) else None
-        if found is None and not isinstance(name, Path):
+        named_status = _status(name) if isinstance(name, str | Path) else None
+        if named_status is None and not isinstance(name, Path):
             continue
-        path, folder = Path(name).expanduser(), found is not None and stat.S_ISDIR(found.st_mode)
+        path, folder = Path(name).expanduser(), named_status is not None and stat.S_ISDIR(named_status.st_mode)
         if folder and not folders:
             continue
         same = not folder and out.resolve() == path.resolve()
-        if there is not None and stat.S_ISREG(there.st_mode):
-            inside = [_status(one) for one in path.iterdir()] if folder else [found]
-            same |= any(one is not None and os.path.samestat(there, one) for one in inside)
+        if status is not None and stat.S_ISREG(status.st_mode):
+            inside = [_status(one) for one in path.iterdir()] if folder else [named_status]
+            same |= any(one is not None and os.path.samestat(status, one) for one in inside)
             same |= folder and out.resolve().is_relative_to(path.resolve())
         if same:
-            raise UsageError(f"{out} is a file that is read, and would be lost; name another one to write")
+            raise UsageError(f"{out} is an input and would be overwritten; name another output file")
 
 
 def _status(name: str | Path) -> os.stat_result | None:
     try:
         return Path(name).expanduser().stat()
-    except (OSError, ValueError, RuntimeError):  # nothing, or no name of a file
+    except (OSError, ValueError, RuntimeError):
+        # No such file, or not a valid path.
         return None
 
 
@@ -118,7 +121,8 @@ def ensure_writable(path: Path) -> None:
     if path.exists():
         path.open("ab").close()
         return
-    path = path.resolve()  # a link to a file that is not there yet
+    # A link may point to a file that does not exist yet.
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     probe = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
@@ -130,8 +134,8 @@ def ensure_writable(path: Path) -> None:
 class OneWriter:
     """An exclusive lock for writing a file or folder, held until ``close`` or the end of the process.
 
-    It is an ``flock`` on a hidden file next to the file, or in the folder. Processes that inherit its descriptor hold the
-    lock too. Between machines it works only if the file system's locks do.
+    It is an ``flock`` on a hidden file next to the file, or in the folder. Child processes that inherit its descriptor
+    hold the lock too. Between machines it works only if the file system's locks do.
     """
 
     def __init__(self, path: Path, *, inherited: float = 0.0, instead: str = "name another file") -> None:
@@ -146,21 +150,24 @@ class OneWriter:
             UsageError: If another process holds the lock; the message names that process.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._beside = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+        self._lock_file = path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
         until = time.monotonic() + inherited
         while (holder := self._take()) is not None:
-            if time.monotonic() >= until or _lives(holder):
+            if time.monotonic() >= until or _is_running(holder):
                 raise UsageError(f"{path} is being written by {holder}; wait for it, or {instead}")
             time.sleep(_POLL_SECONDS)
-        if not _is_of_here(earlier := self._holder()):
-            logger.warning("%s was being written by %s, which did not end in order: make sure it has", path, earlier)
+        if not _is_on_this_machine(earlier := self._holder()):
+            logger.warning(
+                "%s was being written by %s, which did not exit cleanly: check that it is gone", path, earlier
+            )
         os.truncate(self.descriptor, 0)
         now = datetime.now().astimezone().isoformat(" ", "seconds")
+        # Overwrite in place: the text names the holder to other processes.
         os.pwrite(self.descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now}".encode(), 0)
 
     def _take(self) -> str | None:
         while True:
-            self.descriptor = os.open(self._beside, os.O_RDWR | os.O_CREAT, 0o666)
+            self.descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o666)
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -171,33 +178,34 @@ class OneWriter:
                 if error.errno not in NO_LOCKS:
                     raise
                 logger.warning(
-                    "the file system of %s has no locks (%s): nothing keeps a second process from writing there",
-                    self._beside.parent,
+                    "the file system of %s has no locks (%s), so a second process could write there",
+                    self._lock_file.parent,
                     error.strerror,
                 )
                 return None
-            if self._beside.exists() and self._beside.stat().st_ino == os.fstat(self.descriptor).st_ino:
+            if self._lock_file.exists() and self._lock_file.stat().st_ino == os.fstat(self.descriptor).st_ino:
                 return None
-            os.close(self.descriptor)  # its last holder has just taken it away
+            # The last holder has just deleted this lock file; create a new one.
+            os.close(self.descriptor)
 
     def _holder(self) -> str:
         return os.pread(self.descriptor, 200, 0).decode(errors="replace")
 
     def close(self) -> None:
         if self.descriptor >= 0:
-            self._beside.unlink(missing_ok=True)
+            self._lock_file.unlink(missing_ok=True)
             os.close(self.descriptor)
             self.descriptor = -1
 
 
-def _is_of_here(holder: str) -> bool:
+def _is_on_this_machine(holder: str) -> bool:
     # An empty holder means that nobody held the lock.
     return not holder or f" on {socket.gethostname()} " in holder
 
 
-def _lives(holder: str) -> bool:
+def _is_running(holder: str) -> bool:
     number = re.match(r"process (\d+) ", holder)
-    if number is None or not _is_of_here(holder):
+    if number is None or not _is_on_this_machine(holder):
         return True
     try:
         os.kill(int(number[1]), 0)
@@ -237,7 +245,8 @@ def append_lines(file: FileIO, rows: Iterable[Mapping[str, Any]]) -> None:
     try:
         end, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode("utf-8", "surrogatepass"))
         try:
-            while rest:  # of a piece that did not fit, the next call says why
+            # A short write is repeated; the next call raises if the disk is full.
+            while rest:
                 rest = rest[file.write(rest) :]
         except BaseException as error:
             if os.fstat(file.fileno()).st_size > end:

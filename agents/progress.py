@@ -27,7 +27,7 @@ _WIDE = 160  #: characters per line when stderr is not a terminal
 
 
 @contextmanager
-def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
+def startup_messages(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
     """Print a line at intervals until a progress bar is shown or the block ends; nothing on a terminal.
 
     Args:
@@ -35,15 +35,15 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
         seconds: Time between two lines.
     """
     _SHOWN.clear()
-    began = monotonic()
+    start = monotonic()
 
-    def speak() -> None:
+    def print_lines() -> None:
         while not _SHOWN.wait(seconds):
-            sys.stderr.write(f"{words}, {monotonic() - began:.0f} s\n")
+            sys.stderr.write(f"{words}, {monotonic() - start:.0f} s\n")
 
-    participant = Thread(target=speak, daemon=True)
+    printer = Thread(target=print_lines, daemon=True)
     if not sys.stderr.isatty():
-        participant.start()
+        printer.start()
     try:
         yield
     finally:
@@ -51,7 +51,7 @@ def speaking(words: str, *, seconds: float = SILENCE) -> Iterator[None]:
 
 
 @contextmanager
-def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
+def show_progress(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]:
     """Show a progress while the block runs.
 
     Args:
@@ -62,21 +62,21 @@ def shown(progress: Progress, *, seconds: float = SILENCE) -> Iterator[Progress]
     ended = Event()
     wide = Console(file=progress.console.file, width=_WIDE)
 
-    def speak() -> None:
+    def print_lines() -> None:
         while not ended.wait(seconds):
-            going = [task for task in progress.tasks if not task.finished]
-            wide.print(progress.make_tasks_table(going))
+            unfinished = [task for task in progress.tasks if not task.finished]
+            wide.print(progress.make_tasks_table(unfinished))
 
-    participant = Thread(target=speak, daemon=True)
+    printer = Thread(target=print_lines, daemon=True)
     with progress:
         if not progress.console.is_terminal:
-            participant.start()
+            printer.start()
         try:
             yield progress
         finally:
             ended.set()
-            if participant.is_alive():
-                participant.join()
+            if printer.is_alive():
+                printer.join()
 
 
 def bar_columns(console: Console) -> tuple[ProgressColumn, ...]:

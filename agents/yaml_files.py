@@ -29,7 +29,7 @@ def read_yaml(path: Path) -> Any:
     try:
         text = read_text(path, most=_MOST_BYTES)
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no YAML file: {error}") from error
+        raise UsageError(f"{path} is not a YAML file: {error}") from error
     return parse_yaml(text, str(path))
 
 
@@ -55,26 +55,28 @@ def parse_yaml(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
         raise UsageError(f"{where}{line}: expected YAML: {' '.join(problem.split())}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:  # a tag that does not fit its value
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        # A tag that does not match its value.
         raise UsageError(f"{where}: expected YAML: {error}") from error
 
 
 def _check(text: str) -> None:
     # Walk the events, which are cheap, so that an alias bomb is refused before any value is built.
-    sizes: dict[str, int] = {}  # of what has an anchor, with its aliases written out
+    # Anchor -> number of values, with aliases expanded.
+    sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         wrong = ""
         if isinstance(event, yaml.AliasEvent):
             count += sizes.get(event.anchor, 1)
-            wrong = "an alias in what it names" if event.anchor in dict(opened) else ""
+            wrong = "an alias inside its own anchor" if event.anchor in dict(opened) else ""
         elif isinstance(event, yaml.ScalarEvent):
             count += 1
             if event.anchor:
                 sizes[event.anchor] = 1
             number = event.style in (None, "") and event.value[:1] in "+-.0123456789"
-            wrong = "a number of too many digits" if number and len(event.value) > _MOST_DIGITS else ""
+            wrong = "a number with too many digits" if number and len(event.value) > _MOST_DIGITS else ""
         elif isinstance(event, yaml.CollectionStartEvent):
             opened.append((event.anchor, count))
             count += 1
@@ -84,6 +86,6 @@ def _check(text: str) -> None:
             if anchor:
                 sizes[anchor] = count - before
         if count > _MOST_VALUES:
-            wrong = f"more than {_MOST_VALUES:,} values, those of aliases among them"
+            wrong = f"more than {_MOST_VALUES:,} values, including those of aliases"
         if wrong:
             raise yaml.MarkedYAMLError(problem=wrong, problem_mark=event.start_mark)

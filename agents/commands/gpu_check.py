@@ -61,13 +61,13 @@ def examine_gpus(engine: str | None) -> Iterator[Finding]:
 
 def examine_training(start: Start) -> Iterator[Finding]:
     for problem in start.problems:
-        yield Finding("start", Health.BROKEN, "cannot be started", _line(problem))
+        yield Finding("start", Health.BROKEN, "the training cannot start", _line(problem))
     config = start.composition.verl
     if not start.problems:
-        yield Finding("start", Health.OK, f"{start.composition.choice.name} can be started")
+        yield Finding("start", Health.OK, f"{start.composition.choice.name} can start")
         yield _model(str(config.actor_rollout_ref.model.path))
     if config.trainer.device == "cpu":
-        yield Finding("memory", Health.OK, "not estimated, as it trains on the CPU")
+        yield Finding("memory", Health.OK, "not estimated for CPU training")
     else:
         yield from _memory(config)
 
@@ -103,7 +103,7 @@ def report_check(config: str, overrides: Sequence[str], out: Path | None) -> int
         typer.echo(f"turntree: {_line(problem)}", err=True)
     if start.problems:
         return 2
-    typer.echo("keys of verl that differ from its defaults:")
+    typer.echo("verl keys that differ from verl's defaults:")
     for line in start.changed:
         typer.echo(f"  {line}")
     if out is not None:
@@ -130,9 +130,9 @@ def _line(problem: Exception) -> str:
 def _pinned(package: str, pin: str | None, fix: str) -> Finding:
     # A local version label such as +cu130 is ignored.
     found = version_of(package)
-    wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl is not installed, so that its pin is not known"
+    wanted = f"verl {version_of('verl')} pins {pin}" if pin else "verl's pin is unknown because verl is not installed"
     if found is None:
-        return Finding(f"pin {package}", Health.MISSING, f"none is installed; {wanted}", fix)
+        return Finding(f"pin {package}", Health.MISSING, f"not installed; {wanted}", fix)
     if pin is not None and found.partition("+")[0] != pin:
         return Finding(f"pin {package}", Health.MISSING, f"{found} is installed; {wanted}", fix)
     return Finding(f"pin {package}", Health.OK, f"{found}; {wanted}")
@@ -153,11 +153,11 @@ def _flash_attention(pinned: Finding) -> Iterator[Finding]:
     if pinned.health is Health.OK and (error := flash_attention_error()):
         what, fix = (
             f"{pinned.what}, but it cannot be imported: {error}",
-            "take the wheel for this torch, CUDA and Python",
+            "install the wheel for this torch, CUDA and Python",
         )
         pinned = Finding(pinned.part, Health.BROKEN, what, fix)
     if pinned.health is not Health.OK:
-        pinned = pinned._replace(fix=f"{pinned.fix}; until then trainings take use_remove_padding=false and sdpa")
+        pinned = pinned._replace(fix=f"{pinned.fix}; until then, trainings use use_remove_padding=false and sdpa")
     yield pinned
 
 
@@ -168,9 +168,9 @@ def _memory(config: Any) -> Iterator[Finding]:
     gpus, here = _gpus_here()
     wanted = config.trainer.n_gpus_per_node
     if here:
-        what = f"trainer.n_gpus_per_node={wanted}, {here} are here"
+        what = f"trainer.n_gpus_per_node={wanted}, found {here}"
         enough = here >= wanted
-        fix = "" if enough else "take a smaller size, or set trainer.n_gpus_per_node"
+        fix = "" if enough else "choose a smaller size, or set trainer.n_gpus_per_node"
         yield Finding("GPUs", Health.OK if enough else Health.MISSING, what, fix)
     try:
         found = estimate(config, min(gpus) if gpus else CARD)
@@ -188,15 +188,15 @@ def _memory(config: Any) -> Iterator[Finding]:
     full = Health.OK if found.episodes else Health.BROKEN
     yield Finding("memory: cache", full, cache, _less(full))
     if found.host:
-        yield Finding("memory: host", Health.OK, f"{found.host / 1e9:,.0f} GB of each node hold what waits there")
+        yield Finding("memory: host", Health.OK, f"{found.host / 1e9:,.0f} GB per node for offloaded data")
 
 
 def _less(health: Health) -> str:
     if health is Health.OK:
         return ""
     return (
-        "less than a tenth stays free: lower actor_rollout_ref.rollout.gpu_memory_utilization or max_num_seqs, or "
-        "ppo_max_token_len_per_gpu, offload (fsdp_config), or take more GPUs"
+        "less than 10 % would stay free: lower actor_rollout_ref.rollout.gpu_memory_utilization, max_num_seqs or "
+        "ppo_max_token_len_per_gpu, offload (fsdp_config), or use more GPUs"
     )
 
 
@@ -215,6 +215,6 @@ def _model(name: str) -> Finding:
     from huggingface_hub import try_to_load_from_cache
 
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in _WEIGHTS):
-        return Finding("model", Health.OK, f"{name}, in the cache of Hugging Face")
+        return Finding("model", Health.OK, f"{name}, in the Hugging Face cache")
     fix = f"hf download {name}, or actor_rollout_ref.model.path=DIR"
-    return Finding("model", Health.MISSING, f"{name} is not on this machine: it is fetched at the first start", fix)
+    return Finding("model", Health.MISSING, f"{name} is not on this machine; the first start downloads it", fix)

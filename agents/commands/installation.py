@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 #: part, distributions that it needs, extra that installs them
 _LIBRARIES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("environments", ("gymnasium", "sympy", "omegaconf"), ""),
-    ("store of turns", ("numba",), "tree"),
+    ("draft store", ("numba",), "tree"),
     ("data sets", ("pyarrow", "datasets"), "data"),
     ("search", ("bm25s",), "search"),
     ("engine local", ("torch", "transformers", "jinja2"), "local"),
@@ -81,10 +81,10 @@ def _gpus(torch: Any) -> Iterator[Finding]:
             yield Finding(f"device cuda:{number}", Health.OK, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
     elif torch.version.cuda is None:
         how = "for GPUs: make gpu-env, or the pins of requirements/gpu-vllm.txt"
-        yield Finding("device cuda", Health.MISSING, "torch is a build without CUDA", how)
+        yield Finding("device cuda", Health.MISSING, "torch is built without CUDA", how)
     else:
         built = f"torch is built for CUDA {torch.version.cuda} and finds no GPU"
-        how = "look at nvidia-smi: its driver must be for that CUDA or newer"
+        how = "run nvidia-smi: the driver must support that CUDA version"
         yield Finding("device cuda", Health.MISSING, built, how)
 
 
@@ -93,16 +93,16 @@ def _sandbox() -> Finding:
         with PythonSandbox() as sandbox:
             sandbox.confine()
     except SandboxError as error:
-        return Finding("sandbox", Health.BROKEN, str(error), "take DockerSandbox")
+        return Finding("sandbox", Health.BROKEN, str(error), "use DockerSandbox")
     health = Health.BROKEN if sandbox.files else Health.OK
-    fix = "allow user namespaces, or take DockerSandbox" if sandbox.weakness() else ""
+    fix = "allow user namespaces, or use DockerSandbox" if sandbox.weakness() else ""
     return Finding("sandbox", health, sandbox.weakness() or str(sandbox.isolation), fix)
 
 
 def _data_folder() -> Finding:
     root = os.environ.get("TURNTREE_DATA")
     if not root:
-        return Finding("data folder", Health.OK, "TURNTREE_DATA is not set: data sets come from --data or the hub")
+        return Finding("data folder", Health.OK, "TURNTREE_DATA is not set: data sets come from --data or Hugging Face")
     if not Path(root, "data").is_dir():
         return Finding("data folder", Health.BROKEN, f"TURNTREE_DATA={root} has no folder data", "correct or unset it")
     return Finding("data folder", Health.OK, f"TURNTREE_DATA={root}")

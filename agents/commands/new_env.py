@@ -81,14 +81,14 @@ def write_env(name: str, folder: Path) -> Written:
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     if keyword.iskeyword(module) or module in sys.stdlib_module_names:
         raise NameTaken(
-            f"{module!r} is a word or a module of Python itself, so its file could not be imported; choose another name"
+            f"{module!r} is a keyword or standard module of Python, so it could not be imported; choose another name"
         )
     title = "".join(part[:1].upper() + part[1:] for part in re.split("_+", module))
     words = {"module": module, "name": title, "id": f"local/{title}-v0"}
     written = Written(folder / f"{module}.py", folder / f"test_{module}.py", words["id"])
     for path in written[:2]:
         if path.exists():
-            raise NameTaken(f"{path} is there already; choose another name or another folder")
+            raise NameTaken(f"{path} exists already; choose another name or another folder")
     with whole_file(written.environment) as environment, whole_file(written.test) as test:
         environment.write_text(ENVIRONMENT.substitute(words), encoding="utf-8")
         test.write_text(TEST.substitute(words), encoding="utf-8")

@@ -17,28 +17,31 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 
-MODELS = "Model directory, its id on the Hugging Face hub, or a training's RUN or RUN@STEP."
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MODELS = "Model folder, Hugging Face id, or checkpoint of a training: RUN or RUN@STEP."
 ModelOption = Annotated[str | None, typer.Option("--model", metavar="DIR|ID|RUN", help=MODELS)]
 TokenEngineOption = Annotated[
-    EngineName, typer.Option(metavar="<local|vllm|sglang>", help="What runs the model: openai gives no tokens.")
+    EngineName,
+    typer.Option(
+        metavar="<local|vllm|sglang>", help="Inference engine. openai returns no tokens and cannot be used here."
+    ),
 ]
 TemplateOption = Annotated[
-    str | None, typer.Option(metavar="{NAME: VALUE}", help="Variables of the chat template: {enable_thinking: false}.")
+    str | None,
+    typer.Option(metavar="{NAME: VALUE}", help="Chat template variables: {enable_thinking: false}."),
 ]
-DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL, Parquet or a data set id.")]
+DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL file, Parquet file or data set id.")]
 TOOL_FORMATS = (
-    "How the policy writes tool calls: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, "
-    "deepseek_v31, glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or vLLM's or SGLang's name of one; "
-    "else as the model's chat template does."
+    "Tool call format: hermes, qwen3_coder, llama3_json, pythonic, mistral, mistral_v11, deepseek_v3, deepseek_v31, "
+    "glm45, kimi_k2, minimax_m2, granite, harmony, tags, compact, or a parser name of vLLM or SGLang. "
+    "Default: the format of the model's chat template."
 )
 ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
-EnvArgOption = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the environment; repeatable.")
-]
+EnvArgOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Environment argument; repeatable.")]
 
 StoreOption = Annotated[
     Path | None,
-    typer.Option(help="Turns of another run to draft from: a store's file, or the folder of a run with checkpoints."),
+    typer.Option(help="Warm-start the draft store: a store file, or a run folder with checkpoints."),
 ]
 
 
@@ -88,15 +91,15 @@ class PolicyOptions:
     max_thinking_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Tokens of a turn after which a thought that goes on is closed, and the answer follows."
+            min=1, help="Tokens per turn after which an unfinished thought is closed, so that the answer follows."
         ),
     ] = None
     device: Annotated[str, typer.Option(help="Torch device.")] = "cpu"
     dtype: Annotated[
-        str, typer.Option(help="Of weights and activations; auto: the model's own with vLLM or SGLang on a GPU.")
+        str, typer.Option(help="Dtype of weights and activations; auto: the model's own for vLLM or SGLang on a GPU.")
     ] = "auto"
     engine_args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, an object.")
+        str | None, typer.Option(metavar="JSON", help="Further arguments of vLLM or SGLang, as a JSON object.")
     ] = None
 
     def renderer_options(self) -> dict[str, Any]:
@@ -109,7 +112,7 @@ class PolicyOptions:
             options["template_options"] = parse_yaml(self.template, "--template")
             if not isinstance(options["template_options"], dict):
                 raise UsageError(
-                    f"--template is {{NAME: VALUE}}, such as {{enable_thinking: false}}, got {self.template!r:.80}"
+                    f"expected --template {{NAME: VALUE}}, e.g. {{enable_thinking: false}}, got {self.template!r:.80}"
                 )
         if self.max_thinking_tokens is not None:
             options["max_thinking_tokens"] = self.max_thinking_tokens
@@ -132,11 +135,12 @@ class TaskOptions(PolicyOptions):
     tool_format: ToolFormatOption = None
     env_arg: EnvArgOption = None
     max_context: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an episode; 1024 or two turns, if the model has as many.")
+        int | None,
+        typer.Option(min=1, help="Tokens per episode; default: 1024 or two turns, at most the model's."),
     ] = None
-    concurrency: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16
-    seed: Annotated[int, typer.Option(help="Of tasks and sampling.")] = 0
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False
+    concurrency: Annotated[int, typer.Option(min=1, help="Episodes played at once.")] = 16
+    seed: Annotated[int, typer.Option(help="Seed of tasks and sampling.")] = 0
+    as_json: JsonOption = False
 
     def env_arguments(self) -> dict[str, Any]:
         from turntree.agents.evaluation.environments import env_arguments
@@ -164,7 +168,7 @@ def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
     if argument and option:
         raise UsageError(f"the model is named twice, {argument!r} and --model {option!r}; leave one out")
     if not (named := argument or option):
-        raise UsageError("--model is needed: a model directory, its id on the Hugging Face hub, or a training's folder")
+        raise UsageError("--model is required: a model folder, a Hugging Face id, or the run folder of a training")
     found = trained_models(named)
     folders = [merged(one, lambda words: typer.echo(words, err=True)) for one in found]
     checkpoints = zip(folders, found, strict=True)
@@ -182,7 +186,7 @@ def named_model(argument: str | None, option: str | None) -> NamedModel:
     from turntree.agents.errors import UsageError
 
     if (argument or option or "").endswith("@all"):
-        raise UsageError(f"{argument or option} names several models, and one is needed here: RUN@STEP")
+        raise UsageError(f"{argument or option} names several models, expected one: RUN@STEP")
     return named_models(argument, option)[0]
 
 
@@ -205,6 +209,6 @@ def imported_turns(
         return ""
     if not speculate or base_url is not None or engine is EngineName.OPENAI:
         raise UsageError(
-            "--store has turns that an engine started here drafts from; leave it out, or what forbids that"
+            "--store needs an engine started here with speculation; leave out --store, --base-url or --no-speculate"
         )
     return given_store(store, hash_of(tokenizer))

@@ -56,7 +56,7 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
             raise EOFError
         if command == "/tools":
             if not env.offered_tools:
-                show("help", "this environment offers no tools")
+                show("help", "this environment has no tools")
             for tool in env.offered_tools:
                 show("tool", f"{tool.name}({', '.join(tool.properties)}): {tool.schema['function']['description']}")
         elif command == "/help":
@@ -70,13 +70,13 @@ def _turn(env: Env, ask: Callable[[], str], show: Callable[[str, str], None]) ->
                 show("you", call)
                 return call
         elif _COMMAND.fullmatch(command):
-            show("help", f"there is no command {command}; a turn may begin with it behind a space. {_help(env)}")
+            show("help", f"unknown command {command}; start with a space to send it as a turn. {_help(env)}")
         else:
             return text
 
 
 def _help(env: Env) -> str:
-    usage = "A line is a turn; end it with \\ to go on in the next. /quit leaves."
+    usage = "Each line is a turn; end a line with \\ to continue on the next. /quit ends the game."
     if names := ", ".join(tool.name for tool in env.offered_tools):
         usage += f" /call TOOL TEXT or /call TOOL {{JSON}} calls a tool, /tools describes them: {names}."
     return usage
@@ -95,13 +95,13 @@ def _call(env: Env, words: str) -> str:
     tool = next((tool for tool in env.offered_tools if tool.name == name), None)
     if tool is None:
         names = ", ".join(tool.name for tool in env.offered_tools) or "none"
-        raise ValueError(f"there is no tool {name!r}; the tools are: {names}")
+        raise ValueError(f"unknown tool {name!r}; the tools are: {names}")
     given = given.strip()
     if given.startswith("{"):
         try:
             arguments = parse_json(given)
         except ValueError as error:
-            raise ValueError(f"the arguments of {name} are no JSON: {error}") from error
+            raise ValueError(f"the arguments of {name} are not JSON: {error}") from error
     elif not given and not tool.properties:
         arguments = {}
     elif len(tool.properties) == 1:

@@ -53,7 +53,7 @@ def compare(
             "turntree.save_policy_every=1"
         )
     chosen = {*recorded[::every], recorded[-1]}
-    with _Bench(composition) as bench:
+    with _Replay(composition) as bench:
         done: list[StepComparison] = []
         for step in range(1, recorded[-1] + 1):
             records = list(read_records(folder.episodes(step)))
@@ -74,7 +74,7 @@ def _last_step(folder: RunFolder) -> int:
     return max(steps, default=0)
 
 
-class _Bench:
+class _Replay:
     def __init__(self, composition: Composition) -> None:
         from transformers import AutoTokenizer
 
@@ -95,7 +95,7 @@ class _Bench:
             device="cpu",
         )
         if engine.speculation is None:
-            raise ValueError("the run was made without speculation; there is nothing to compare")
+            raise ValueError("the run was recorded without speculation, so there is nothing to compare")
         policy = Policy.load(model, dtype=engine.dtype, device=engine.device)
         without = {name: getattr(engine, name) for name in LocalEngineConfig.__dataclass_fields__}
         without["speculation"] = None
@@ -105,7 +105,7 @@ class _Bench:
         self._renderer = Renderer(tokenizer)
         self._envs: list[Any] = []
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> _Replay:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -129,9 +129,11 @@ class _Bench:
 
     def warm_up(self, records: Sequence[Record]) -> None:
         self._run(self._plain, records[: len(records) // 4])
+        # The warm-up must not help the measured run.
         self._plain.reset_prefix_cache()
         gc.collect()
-        gc.freeze()  # a collection that walks through models and libraries takes a third of a step's seconds
+        # Otherwise full collections take a third of a step's time.
+        gc.freeze()
 
     def play(self, step: int, records: Sequence[Record], *, speculative_first: bool) -> StepComparison:
         order = [self._speculative, self._plain][:: 1 if speculative_first else -1]

@@ -33,6 +33,7 @@ class Muon(torch.optim.Optimizer):
                     continue
                 average = self.state[matrix].setdefault("average", torch.zeros_like(matrix))
                 average.lerp_(matrix.grad, 1 - group["momentum"])
+                # Nesterov momentum.
                 update = orthogonal(matrix.grad.lerp(average, group["momentum"]))
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 matrix.add_(update, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)

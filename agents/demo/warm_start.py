@@ -59,7 +59,8 @@ class WarmStart(FitSettings):
     """Seed of weights, demonstrations and batches."""
 
     def __post_init__(self) -> None:
-        FitSettings.__post_init__(self)  # super() does not work in a dataclass with slots
+        # super() does not work in a dataclass with slots.
+        FitSettings.__post_init__(self)
         if self.demonstrations < 1:
             raise ValueError(f"WarmStart.demonstrations must be at least 1, got {self.demonstrations}")
 
@@ -100,7 +101,8 @@ def warm_started_policy(
         try:
             partial.rename(folder)
         except OSError:
-            if not (folder / "config.json").is_file():  # otherwise another process was faster
+            # Another process finished first.
+            if not (folder / "config.json").is_file():
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -169,6 +171,6 @@ def _key(settings: WarmStart) -> str:
 def _log_every(distance: int) -> Callable[[int, float], None]:
     def log(step: int, loss: float) -> None:
         if step % distance == 0:
-            logger.info("warm start, step %d: %.3f nats a token", step, loss)
+            logger.info("warm start, step %d: %.3f nats per token", step, loss)
 
     return log

@@ -41,10 +41,11 @@ def report_attack(
     """
     logger = logging.getLogger("turntree.envs")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # failures stand in the report
+    # Failures are part of the report.
+    logger.setLevel(logging.CRITICAL)
     try:
         with Console(stderr=True).status("attacking") as status:
-            report = attack(env, count=count, above=above, on_policy=lambda policy: status.update(f"saying: {policy}"))
+            report = attack(env, count=count, above=above, on_policy=lambda policy: status.update(f"policy: {policy}"))
     finally:
         logger.setLevel(level)
     findings = report.findings(bound, luck)
@@ -59,20 +60,20 @@ def report_attack(
 
 
 def _print(report: Attack, findings: Mapping[str, str]) -> None:
-    table = Table("", "policy", "tasks", "paid", "by luck", "which", box=None)
+    table = Table("", "policy", "tasks", "paid", "by luck", "task ids", box=None)
     for row in report.rows:
         mark = "FOUND" if row.policy in findings else "ok"
         paid = row.tasks - len(row.refused) if row.must_pay else len(row.paid)
         shares = (f"{count / row.tasks:.2%}" for count in (paid, row.lucky))
-        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some(_which(row))))
+        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some_ids(_which(row))))
     console = Console()
     console.print(table)
     earned = ", ".join(f"{name} {value:.3g}" for name, value in report.nothing.items())
-    lines = [f"saying nothing earns: {earned}"]
+    lines = [f"reward of silence: {earned}"]
     if report.tasks and all(row.policy != "a solution" for row in report.rows):
-        lines.append("no right answer is known: `answer` is paid in no known form, and the class has no solution()")
+        lines.append("no right answer is known: no known form of `answer` is paid, and the class has no solution()")
     if report.ungraded:
-        lines.append(f"left out, for they have no verdict on a wrong answer: {_some(report.ungraded)}")
+        lines.append(f"left out because wrong answers are not graded: {_some_ids(report.ungraded)}")
     for line in (*lines, *(f"{policy}: {what}" for policy, what in findings.items())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -81,6 +82,6 @@ def _which(row: Row) -> tuple[str, ...]:
     return tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
 
 
-def _some(ids: tuple[str, ...]) -> str:
+def _some_ids(ids: tuple[str, ...]) -> str:
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return ", ".join(ids[:_NAMED]) + more

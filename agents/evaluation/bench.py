@@ -70,15 +70,15 @@ class Epoch(NamedTuple):
 
 
 def whole(epochs: Sequence[Epoch]) -> Epoch:
-    first, *others = epochs
-    for epoch in others:
-        first = Epoch(
-            first.plain + epoch.plain,
-            first.drafted + epoch.drafted,
-            first.turns + epoch.turns,
-            first.equal + epoch.equal,
+    total, *rest = epochs
+    for epoch in rest:
+        total = Epoch(
+            total.plain + epoch.plain,
+            total.drafted + epoch.drafted,
+            total.turns + epoch.turns,
+            total.equal + epoch.equal,
         )
-    return first
+    return total
 
 
 async def bench(
@@ -102,22 +102,24 @@ async def bench(
         EngineFailed: If an episode failed, because its time would be meaningless.
     """
     async with AsyncExitStack() as stack:
-        ways = [
+        engines = [
             await stack.enter_async_context(open_engine(replace(choice, speculate=speculate)))
             for speculate in (False, True)
         ]
-        for engine in ways:  # compiles kernels that are compiled at first use
+        # Warm up: some kernels are compiled at first use.
+        for engine in engines:
             await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
         found = []
         for number in range(1, epochs + 1):
-            order = ways if number % 2 else ways[::-1]
+            # Alternate, so that a slow drift of the machine's speed cancels out.
+            order = engines if number % 2 else engines[::-1]
             played = {}
             for engine in order:
                 played[id(engine)] = await _measured(
                     planned, engine, renderer, seed=derive_seed(seed, number), concurrency=concurrency
                 )
                 on_played()
-            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in ways)
+            (plain, sampled), (drafted, again) = (played[id(engine)] for engine in engines)
             turns, equal = _compared(sampled, again)
             found.append(Epoch(plain, drafted, turns, equal))
     return found
@@ -150,7 +152,7 @@ async def _play(
     episodes = await evaluate(planned.make_env, engine, renderer, indices, playing)
     failed = [episode.failure for episode in episodes if episode.failure]
     if failed:
-        raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed, the first: {failed[0]}")
+        raise EngineFailed(f"{len(failed)} of {len(episodes)} episodes failed; first failure: {failed[0]}")
     return episodes
 
 
@@ -175,6 +177,7 @@ def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, in
     for plain, drafted in zip(one, other, strict=True):
         for left, right in zip(plain.turns, drafted.turns, strict=False):
             turns += 1
+            # Later turns have different prompts and cannot be compared.
             if left.completion.token_ids != right.completion.token_ids:
                 break
             equal += 1

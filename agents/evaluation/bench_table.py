@@ -53,15 +53,15 @@ def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
     ratio, every = ratio_interval(epochs), whole(epochs)
     if ratio.tasks > 1:
         interval = f"{ratio.low:.2f} to {ratio.high:.2f}, 95 % interval over {ratio.tasks} epochs"
-        open_ended = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
-        lines = [f"ratio of an epoch, geometric mean: {ratio.value:.2f} ({interval}{open_ended})"]
+        inconclusive = "; it contains 1, so no difference is shown" if ratio.low <= 1 <= ratio.high else ""
+        lines = [f"ratio per epoch, geometric mean: {ratio.value:.2f} ({interval}{inconclusive})"]
     else:
-        lines = ["ratio without an interval: it needs --epochs 2 or more"]
+        lines = ["no interval for the ratio: that needs --epochs 2 or more"]
     plain, drafted = every.plain.tokens_per_forward_pass, every.drafted.tokens_per_forward_pass
     if drafted < plain * _HELPED:
         lines.append(
-            f"no draft helped: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
-            "the ratio shows only the drafter's cost and the machine's noise"
+            f"drafts did not help: {drafted:.2f} tokens per forward pass with drafts and {plain:.2f} without; "
+            "the ratio shows only drafting costs and noise of the machine"
         )
     return lines
 
@@ -69,7 +69,7 @@ def ratio_in_words(epochs: Sequence[Epoch]) -> list[str]:
 def same_turns(epochs: Sequence[Epoch]) -> str:
     every = whole(epochs)
     words = f"{every.equal} of {every.turns} turns equal token for token"
-    return words if every.equal == every.turns else f"{words}; the others fell on a near tie: try --dtype float32"
+    return words if every.equal == every.turns else f"{words}; the rest differ at near ties: try --dtype float32"
 
 
 def as_json(result: BenchResult) -> str:

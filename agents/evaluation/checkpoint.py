@@ -34,13 +34,14 @@ class Checkpoint:
         """
         if _is_path(name) and not (Path(name) / "config.json").is_file():
             raise CheckpointError(
-                f"{name!r} is not a model directory: expected a folder with config.json, weights and "
-                "tokenizer; check the path, or give the id of a model on the Hugging Face hub"
+                f"{name!r} is not a model folder: expected config.json, weights and tokenizer in it; "
+                "check the path, or give a Hugging Face id"
             )
         try:
             from transformers import AutoConfig, AutoTokenizer
         except ImportError as error:
             raise MissingExtra("reading a model", "local") from error
+        # Damaged weights fail here, not minutes later inside the engine.
         if _is_path(name):
             check_weights(Path(name))
         config = None
@@ -51,9 +52,9 @@ class Checkpoint:
             except (OSError, ValueError, KeyError) as error:
                 reason = str(error).partition("\n")[0]
                 if config is not None and _is_path(name) and not any(Path(name).glob("*token*")):
-                    reason = "it has no tokenizer; expected tokenizer.json beside its weights"
+                    reason = "it has no tokenizer; expected tokenizer.json next to the weights"
                 if alone is not None:
-                    reason = f"{alone}, and it is not in the cache; give the folder of a model"
+                    reason = f"{alone}, and it is not in the cache; give a model folder"
                 raise CheckpointError(f"the model {name!r} cannot be loaded: {reason}") from error
         return cls(name=name, tokenizer=tokenizer, max_positions=getattr(config, "max_position_embeddings", None))
 

@@ -17,7 +17,7 @@ from turntree.agents.evaluation.paired import Pair, Paired, compare_pairs
 
 _SCORING = ("reward", "answer_format")  #: settings that define the reward
 #: settings that do not affect the comparison, or show up in the number of pairs
-_UNTOLD = ("name", "count", "samples", "checkpoint")
+_IGNORED = ("name", "count", "samples", "checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +38,18 @@ class FinishedEvaluation:
         runs: set[Any] = set()
         settings: Mapping[str, Any] = {}
         if path.is_dir():
-            raise UsageError(f"{path} is a folder; name a file that turntree eval --out wrote")
+            raise UsageError(f"{path} is a folder; expected a file written by turntree eval --out")
         for labels, episode in read_records(path):
-            place = labels.get("index"), labels.get("sample")
-            if not isinstance(place[0], int) or not isinstance(place[1], int):
-                raise UsageError(f"{path} is no file of an evaluation; name one that turntree eval --out wrote")
-            episodes[place[0], place[1]] = episode
+            key = labels.get("index"), labels.get("sample")
+            if not isinstance(key[0], int) or not isinstance(key[1], int):
+                raise UsageError(f"{path} is not an evaluation; expected a file written by turntree eval --out")
+            episodes[key[0], key[1]] = episode
             runs.add(labels.get("run"))
             settings = labels.get("settings") or settings
         if not episodes:
-            raise UsageError(f"{path} holds no episode")
+            raise UsageError(f"{path} contains no episode")
         if len(runs) > 1:
-            raise UsageError(f"{path} holds episodes of {len(runs)} evaluations with different settings; compare one")
+            raise UsageError(f"{path} contains {len(runs)} evaluations with different settings; expected one")
         return cls(path=path, episodes=episodes, settings=settings)
 
     @property
@@ -71,14 +71,14 @@ class Comparison:
         if any(self.only):
             first, second = self.only
             lines.append(
-                f"compared: {self.pairs} episodes of {self.tasks} tasks, which both files have; "
-                f"only the first file has {first} more, only the second one {second}"
+                f"compared {self.pairs} episodes of {self.tasks} tasks that both files have; "
+                f"left out {first} only in the first file and {second} only in the second file"
             )
         lines += [
             f"{name} differs: {a!r:.60} and {b!r:.60}" for name, (a, b) in self.differences.items() if name != "model"
         ]
         if "seed" in self.differences:
-            lines.append("the seeds differ, so the two share no noise: take the interval of independent evaluations")
+            lines.append("the seeds differ, so the noise is not shared: use the interval of independent evaluations")
         return lines
 
     def figures(self) -> dict[str, Any]:
@@ -95,26 +95,26 @@ def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comp
     where = f"{before.path} and {after.path}"
     names = list(dict.fromkeys([*before.settings, *after.settings])) if before.settings and after.settings else []
     settings = {name: (before.settings.get(name), after.settings.get(name)) for name in names}
-    differing = {name: both for name, both in settings.items() if both[0] != both[1] and name not in _UNTOLD}
+    differing = {name: both for name, both in settings.items() if both[0] != both[1] and name not in _IGNORED}
     for name in _SCORING:
         if name in differing:
             a, b = differing[name]
-            raise UsageError(f"{where} were scored by other rewards ({name} {a!r} and {b!r}); score both alike")
+            raise UsageError(f"{where} use different rewards ({name} {a!r} and {b!r}); score both with the same")
     pairs = []
-    for place in sorted(before.episodes.keys() & after.episodes.keys()):
-        a, b = before.episodes[place], after.episodes[place]
+    for key in sorted(before.episodes.keys() & after.episodes.keys()):
+        a, b = before.episodes[key], after.episodes[key]
         if a.env_id != b.env_id:
-            raise UsageError(f"{where} are of other environments, {a.env_id} and {b.env_id}")
+            raise UsageError(f"{where} use different environments, {a.env_id} and {b.env_id}")
         if a.task is not None and b.task is not None:
             one, other = ((task.id, task.prompt, task.answer) for task in (a.task, b.task))
             if one != other:
                 raise UsageError(
-                    f"{where} are of other tasks: task {place[0]} is {one[0]!r}, {one[1]!r:.60} in the first and "
-                    f"{other[0]!r}, {other[1]!r:.60} in the second one; compare evaluations of the same data"
+                    f"{where} have different tasks: task {key[0]} is {one[0]!r}, {one[1]!r:.60} in the first and "
+                    f"{other[0]!r}, {other[1]!r:.60} in the second; compare evaluations of the same data"
                 )
-        pairs.append(Pair(*place, a, b))
+        pairs.append(Pair(*key, a, b))
     if not pairs:
-        raise UsageError(f"{where} have no task in common")
+        raise UsageError(f"{where} share no task")
     return Comparison(
         paired=compare_pairs(pairs),
         pairs=len(pairs),

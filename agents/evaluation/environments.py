@@ -29,7 +29,7 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.isidentifier():
-            raise UsageError(f"--env-arg takes KEY=VALUE, for example max_numbers=3; got {pair!r}")
+            raise UsageError(f"expected --env-arg KEY=VALUE, for example max_numbers=3; got {pair!r}")
         try:
             arguments[key] = parse_json(value)
         except ValueError:
@@ -53,7 +53,7 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
     except ModuleNotFoundError as error:
         if error.name != env_id.partition(":")[0]:
             raise
-        raise UsageError(f"there is no module {error.name!r} in this folder or among the installed ones") from error
+        raise UsageError(f"no module {error.name!r} in this folder or among the installed packages") from error
     except ValueError as error:
         raise UsageError(f"{env_id}: {error}") from error
 
@@ -67,9 +67,9 @@ def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
     try:
         return contain(make_env)
     except TypeError as error:
-        # Gymnasium appends the origin of the error, with all arguments once more.
+        # Gymnasium appends the error's origin, with all arguments repeated.
         reason = str(error).partition(" was raised from")[0]
-        raise UsageError(f"{env_id} does not take these arguments: {reason}") from error
+        raise UsageError(f"{env_id} does not accept these arguments: {reason}") from error
 
 
 def env_after(episode: Episode, env: Any, make_env: Callable[[], Any]) -> Any:

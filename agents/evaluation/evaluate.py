@@ -121,8 +121,8 @@ async def evaluate(
             if len(group) < samples:
                 return
             news = sorted(group)
-            judged = await judge_episodes([ended[place] for place in news], scorer)
-            ended.update(zip(news, judged, strict=True))
+            scored = await judge_episodes([ended[place] for place in news], scorer)
+            ended.update(zip(news, scored, strict=True))
         if on_episode is not None:
             for place in news:
                 on_episode(Sampled(*order[place], ended[place]))

@@ -20,7 +20,7 @@ from turntree.agents.errors import RecordError, UsageError
 from turntree.agents.files import OneWriter, is_special, write_whole
 from turntree.envs.data.json_files import parse_json
 
-Place = tuple[int, int]  #: (task, sample)
+TaskSample = tuple[int, int]  #: (task, sample)
 
 #: settings repeated in each line because a reader of the tokens needs them
 RENDERING = ("template_options", "max_thinking_tokens")
@@ -40,17 +40,16 @@ class EvalFile:
         whole: Samples per task if only complete tasks count; 0 if every episode counts.
 
     Raises:
-        UsageError: If the file holds episodes of other settings or data, or anything else; if another process writes it;
-            if it is not a regular file.
+        UsageError: If the file holds episodes of other settings or data, or anything else; if another process is
+            writing it; if it is not a regular file.
         RecordError: If a line before the last is damaged.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, whole: int = 0, restart: bool = False) -> None:
         if is_special(path):
-            raise UsageError(
-                f"{path} is no regular file, and episodes are read back from it to go on after a kill; name a file"
-            )
-        self.path = path = path.resolve()  # a link stays one
+            raise UsageError(f"{path} is not a regular file, from which a killed run could resume; name a regular file")
+        # Replace the target of a symbolic link, not the link.
+        self.path = path = path.resolve()
         self._lock = OneWriter(path)
         try:
             self._open(settings, whole, restart)
@@ -65,17 +64,18 @@ class EvalFile:
         self._settings = json.loads(text)
         self._digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         lines = {} if restart or not path.exists() else self._read()
-        lines = {place: line for place, line in lines.items() if not line.episode.failure}
+        lines = {key: line for key, line in lines.items() if not line.episode.failure}
         if whole:
             counts = Counter(index for index, _ in lines)
-            lines = {place: line for place, line in lines.items() if counts[place[0]] == whole}
+            lines = {key: line for key, line in lines.items() if counts[key[0]] == whole}
         #: episodes that are not played again
-        self.done: dict[Place, Episode] = {place: line.episode for place, line in lines.items()}
+        self.done: dict[TaskSample, Episode] = {key: line.episode for key, line in lines.items()}
         self._kept = b"".join(line.written + b"\n" for line in lines.values())
         self._writer: EpisodeWriter | None = None
 
     def begin(self) -> None:
         """Rewrite the file with the episodes to keep, and open it for appending."""
+        # Drops failed, incomplete and damaged lines.
         write_whole(self.path, self._kept)
         self._writer = EpisodeWriter(self.path)
 
@@ -95,28 +95,29 @@ class EvalFile:
             self._writer.close()
         self._lock.close()
 
-    def _read(self) -> dict[Place, _Line]:
-        found: dict[Place, _Line] = {}
+    def _read(self) -> dict[TaskSample, _Line]:
+        found: dict[TaskSample, _Line] = {}
         lines = self.path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):  # the last one was cut off during writing
+        # Text after the last newline was cut off while it was written.
+        for number, line in enumerate(lines[:-1], start=1):
             try:
                 row = parse_json(line.decode("utf-8", "surrogatepass"))
-                place = (int(row["index"]), int(row["sample"]))
+                key = (int(row["index"]), int(row["sample"]))
                 other = row["run"] != self._digest
                 given: Any = None if other else row["episode"]
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise RecordError(f"{self.path}, line {number}: no episode of an evaluation; {_ADVICE}") from error
+                raise RecordError(f"{self.path}, line {number}: not an episode of an evaluation; {_ADVICE}") from error
             if other:
                 raise UsageError(
-                    f"{self.path} holds episodes that were played with other settings, or on other data"
+                    f"{self.path} contains episodes of other settings or data"
                     f"{_differences(row.get('settings'), self._settings)}; {_ADVICE}"
                 )
             try:
-                found[place] = _Line(episode_from_dict(given), line)
+                found[key] = _Line(episode_from_dict(given), line)
             except RecordError as error:
                 raise RecordError(f"{self.path}, line {number}: {error}; {_ADVICE}") from error
         if not found and any(lines):
-            raise UsageError(f"{self.path} holds no episodes of an evaluation; {_ADVICE}")
+            raise UsageError(f"{self.path} contains no episodes of an evaluation; {_ADVICE}")
         return found
 
 
@@ -124,7 +125,7 @@ def _differences(there: Any, here: Mapping[str, Any]) -> str:
     if not isinstance(there, dict):
         return ""
     names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} there, {here.get(name)!r:.60} now" for name in names)
+    return ": " + ", ".join(f"{name} {there.get(name)!r:.60} in the file, {here.get(name)!r:.60} now" for name in names)
 
 
-_ADVICE = "name another file, or begin it anew with --restart"
+_ADVICE = "name another file, or overwrite it with --restart"

@@ -71,7 +71,8 @@ def majority_right(episodes: Sequence[Episode]) -> float:
 
 def _votes(answers: Counter[str]) -> list[int]:
     pairs = list(combinations(answers, 2))
-    questions = [""] * len(pairs)  # none of them is paid
+    # Only equality matters here, so no question is needed.
+    questions = [""] * len(pairs)
     scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs], questions=questions)
     votes = dict(answers)
     for (one, other), score in zip(pairs, scores, strict=True):
@@ -89,6 +90,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     if not values:
         return Estimate(nan, nan, nan, 0)
     data = np.asarray(values, np.float64)
+    # A fixed seed, so that the same episodes always give the same interval.
     drawn = np.random.default_rng(0).integers(len(data), size=(_DRAWS, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
     return Estimate(float(data.mean()), float(low), float(high), len(data))

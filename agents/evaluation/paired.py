@@ -47,8 +47,8 @@ def turn_drafts_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict
         episodes: As ``evaluate`` returns them, for tasks 0, 1, ...
     """
     return {
-        derive_seed(sampling_seed(seed, *divmod(place, samples)), number): turn.completion.token_ids
-        for place, episode in enumerate(episodes)
+        derive_seed(sampling_seed(seed, *divmod(position, samples)), number): turn.completion.token_ids
+        for position, episode in enumerate(episodes)
         for number, turn in enumerate(episode.turns)
     }
 
@@ -100,7 +100,7 @@ class Pair(NamedTuple):
 def compare(before: Sequence[Episode], after: Sequence[Episode], samples: int) -> Paired:
     """Compare two evaluations of the same tasks and seeds, ordered as ``evaluate`` returns them."""
     both = enumerate(zip(before, after, strict=True))
-    return compare_pairs([Pair(*divmod(place, samples), a, b) for place, (a, b) in both])
+    return compare_pairs([Pair(*divmod(position, samples), a, b) for position, (a, b) in both])
 
 
 def compare_pairs(given: Sequence[Pair]) -> Paired:
@@ -114,9 +114,9 @@ def compare_pairs(given: Sequence[Pair]) -> Paired:
         difference=mean_interval([b - a for a, b in means]),
         independent=independent_interval([a for a, _ in means], [b for _, b in means]),
         left_out=len(given) - len(pairs),
-        equal=sum(_said(pair.before) == _said(pair.after) for pair in pairs),
+        equal=sum(_outputs(pair.before) == _outputs(pair.after) for pair in pairs),
         changes=tuple(
-            Change(a.task.id if a.task else "", sample, a.reward, b.reward, _why(a, b))
+            Change(a.task.id if a.task else "", sample, a.reward, b.reward, _first_difference(a, b))
             for _, sample, a, b in pairs
             if a.reward != b.reward
         ),
@@ -177,16 +177,16 @@ def t_quantile(freedom: float) -> float:
     return z + sum(term / freedom ** (power + 1) for power, term in enumerate(terms))
 
 
-def _said(episode: Episode) -> list[Sequence[int] | str]:
+def _outputs(episode: Episode) -> list[Sequence[int] | str]:
     return [turn.text if turn.text_only else turn.completion.token_ids for turn in episode.turns]
 
 
-def _why(before: Episode, after: Episode) -> str:
-    for turn, (one, other) in enumerate(zip_longest(_said(before), _said(after))):
+def _first_difference(before: Episode, after: Episode) -> str:
+    for turn, (one, other) in enumerate(zip_longest(_outputs(before), _outputs(after))):
         if one is None or other is None:
-            return f"one goes on after turn {turn}"
+            return f"one continues after turn {turn}"
         unit = "character" if isinstance(one, str) else "token"
-        for place, (a, b) in enumerate(zip_longest(one, other)):
+        for position, (a, b) in enumerate(zip_longest(one, other)):
             if a != b:
-                return f"turn {turn}, {unit} {place}; ended by {before.stop_reason} and {after.stop_reason}"
-    return "the same tokens, scored otherwise"
+                return f"turn {turn}, {unit} {position}; ended by {before.stop_reason} and {after.stop_reason}"
+    return "equal tokens, scored differently"

@@ -96,20 +96,22 @@ def open_file(
         UsageError: If ``out`` holds episodes of other settings or data, or another process writes it.
     """
     task = planned.task
+    # Tasks and samples may be added to a file later.
     identity = asdict(task) | {"count": None, "samples": None, "model": playing.model, "seed": playing.seed}
     identity |= played_by or {}
     identity["data"] = planned.data
     whole = task.samples if playing.scorer is not None else 0
-    identity["samples"] = whole or None  # group rewards need all samples of a task
+    # Group rewards need all samples of a task.
+    identity["samples"] = whole or None
     return EvalFile(out, identity, whole=whole, restart=restart)
 
 
 def finished(planned: Planned, file: EvalFile | None, *, model: str) -> EvalResult | None:
     # None if an episode is still missing.
-    places = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
-    if file is None or not all(place in file.done for place in places):
+    keys = [(index, sample) for index in range(planned.count) for sample in range(planned.task.samples)]
+    if file is None or not all(key in file.done for key in keys):
         return None
-    episodes = [file.done[place] for place in places]
+    episodes = [file.done[key] for key in keys]
     return EvalResult(planned.task.title, model, planned.task.samples, episodes, 0.0, planned.tools)
 
 
@@ -135,18 +137,18 @@ async def play(
     if turn_drafts is not None and not isinstance(engine, ChatServer):
         engine = DraftedTurns(engine, [OtherPolicy(turn_drafts)])
     done = {} if file is None else file.done
-    there = sum(index < planned.count and sample < task.samples for index, sample in done)
+    finished_count = sum(index < planned.count and sample < task.samples for index, sample in done)
 
     def note(sampled: Sampled) -> None:
-        nonlocal there
-        there += 1
+        nonlocal finished_count
+        finished_count += 1
         if file is not None:
             file.write(*sampled)
         if on_episode is not None:
-            on_episode(there)
+            on_episode(finished_count)
 
     if on_episode is not None:
-        on_episode(there)
+        on_episode(finished_count)
     began = perf_counter()
     try:
         if file is not None:

@@ -40,7 +40,7 @@ class EvalTask:
         for name in ("samples", "max_tokens"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} must be a whole number from 1 on, got {value!r}")
+                raise UsageError(f"{name} must be an integer of at least 1, got {value!r}")
         if self.count is not None and self.count < 1:
             raise UsageError(f"count must be at least 1, got {self.count}")
 
@@ -85,6 +85,7 @@ def read_suite(path: Path) -> list[EvalTask]:
         except ValueError as error:
             raise UsageError(str(error)) from error
     titles = [task.title for task in tasks]
+    # Names become file names.
     if len(set(titles)) < len(titles):
         raise UsageError(f"{path}: two evaluations have the same name; give each a `name`")
     return tasks

@@ -16,7 +16,7 @@ from turntree.agents.evaluation.metrics import repeated
 from turntree.agents.evaluation.paired import Paired
 from turntree.agents.files import json_value
 
-# In an evaluation a few cut turns already change the figures.
+# In an evaluation, even a few truncated turns change the results.
 _ADVICE = Advice(tool_format="--tool-format", token_limit="--max-tokens, or --max-context", many_cut=0.05)
 
 
@@ -37,7 +37,8 @@ class EvalResult(NamedTuple):
 def figures(result: EvalResult) -> dict[str, Any]:
     """Return numbers by name, ``None`` if unknown; estimates are mappings with value, low, high and tasks."""
     sums = Evaluation.of(result.episodes)
-    counted = not sums.text_turns  # tokens of a server that gives only text are not known
+    # A server that returns only text does not report its tokens.
+    counted = not sums.text_turns
     many, groups = result.samples, result.groups
     shown: dict[str, Any] = {
         "evaluation": result.title,
@@ -82,7 +83,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     for name, value in shown.items():
         if "@" in name:
             lines[name] = f"{value['value']:.3f} ({value['low']:.3f} to {value['high']:.3f})"
-    tokens = {"tokens": "not known: the server gives text alone"}
+    tokens = {"tokens": "unknown: the server returns only text"}
     if prompt is not None:
         tokens = {
             "tokens per episode": f"{shown['tokens per episode']:.1f}",
@@ -92,7 +93,7 @@ def rows(result: EvalResult) -> dict[str, str]:
     return lines | {
         "reward per episode": f"{shown['reward per episode']:.3f}",
         "turns per episode": f"{shown['turns per episode']:.2f}",
-        "turns cut at a limit of tokens": f"{shown['cut turns']} of {shown['turns']}",
+        "turns cut by a token limit": f"{shown['cut turns']} of {shown['turns']}",
         **tokens,
         **({"programs without an answer": str(errors)} if (errors := shown["program errors"]) else {}),
         "failures (left out)": str(shown["failures"]),
@@ -120,7 +121,7 @@ def summary(results: Sequence[EvalResult]) -> list[list[str]]:
         cells = [row["evaluation"], row["model"], str(row["tasks"]), _interval(row["accuracy"])]
         cells += [_interval(row[name]) if name in row else "" for name in repeats]
         tokens = row["tokens per episode"]
-        cells += [f"{row['reward per episode']:.3f}", "not known" if tokens is None else f"{tokens:.1f}"]
+        cells += [f"{row['reward per episode']:.3f}", "unknown" if tokens is None else f"{tokens:.1f}"]
         table.append([*cells, str(row["failures"] + row["ungraded"])])
     return table
 
@@ -162,11 +163,11 @@ def print_rows(results: Sequence[EvalResult]) -> None:
         table.add_row(*(row[at] for at in shown))
     console = Console()
     console.print(table)
-    said: dict[str, list[str]] = {}
+    models_of: dict[str, list[str]] = {}
     for result in results:
         for problem in _problems(result):
-            said.setdefault(problem, []).append(result.model)
-    for problem, models in said.items():
+            models_of.setdefault(problem, []).append(result.model)
+    for problem, models in models_of.items():
         console.print(f"{', '.join(models)}: {problem}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -181,13 +182,13 @@ def _problems(result: EvalResult) -> list[str]:
 
 def print_difference(title: str, found: Paired) -> None:
     table = Table("", "", title=title, show_header=False)
-    for name, one in (("difference", found.difference), ("of independent evaluations", found.independent)):
+    for name, one in (("difference", found.difference), ("as independent evaluations", found.independent)):
         table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
     table.add_row("pairs equal token for token", str(found.equal))
     table.add_row("pairs left out", str(found.left_out))
     if all(found.passes):
         table.add_row("forward passes", f"{found.passes[0]} and {found.passes[1]}")
-        table.add_row("share of plain decoding's passes", f"{found.share_of_passes:.2f}")
+        table.add_row("fraction of the passes without drafts", f"{found.share_of_passes:.2f}")
     console = Console()
     console.print(table)
     for change in found.changes[:_SHOWN]:

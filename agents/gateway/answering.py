@@ -28,7 +28,7 @@ class Plan:
     requests: Sequence[TurnRequest]
     stream: bool
     #: called with the index and each finished turn
-    kept: Callable[[int, SampledTurn], object] = lambda index, turn: None
+    on_turn: Callable[[int, SampledTurn], object] = lambda index, turn: None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +93,7 @@ class Answering:
 
         turn = await sample(self.engine, plan.requests[index], plan.answer.text(index), None if put is None else show)
         self.metrics.add_turn(turn)
-        plan.kept(index, turn)
+        plan.on_turn(index, turn)
         turn = self.sent.cached(turn)
         if put is not None:
             for event in plan.answer.last(index, turn):

@@ -27,7 +27,7 @@ from turntree.agents.gateway.messages.request import CountRequest, MessagesReque
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
 from turntree.agents.gateway.session_paths import SessionPaths, named
-from turntree.agents.gateway.sessions import CONTEXT_FULL, Place, Sessions
+from turntree.agents.gateway.sessions import CONTEXT_FULL, Position, Sessions
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.tool_format import ToolFormat
@@ -38,9 +38,9 @@ from turntree.spec_tree import DialogueState
 class Admission:
     """Limit how many turns are sampled or queued at once. Not thread-safe."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
-        self.taken = 0
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.in_use = 0
         self.closing = False
 
     @contextmanager
@@ -51,16 +51,16 @@ class Admission:
             ApiError: 400 if the request needs more slots than exist, 429 if they are in use, 503 during shutdown.
         """
         if self.closing:
-            raise ApiError(503, "the server ends; ask another one", code="closing", retry_after=5)
-        if turns > self.places:
-            raise ApiError(400, f"{turns} answers were asked for, at most {self.places} are sampled at once", param="n")
-        if self.taken + turns > self.places:
-            raise ApiError(429, f"{self.taken} turns are being sampled already; try again", code="busy", retry_after=1)
-        self.taken += turns
+            raise ApiError(503, "the server is shutting down; use another one", code="closing", retry_after=5)
+        if turns > self.slots:
+            raise ApiError(400, f"expected at most {self.slots} choices per request, got {turns}", param="n")
+        if self.in_use + turns > self.slots:
+            raise ApiError(429, f"{self.in_use} turns are being sampled already; try again", code="busy", retry_after=1)
+        self.in_use += turns
         try:
             yield
         finally:
-            self.taken -= turns
+            self.in_use -= turns
 
 
 _LONG = 1 << 15  #: bytes; a longer body is tokenised in a thread so that the event loop stays free
@@ -118,10 +118,10 @@ class Gateway:
         raw = await self._body(http)
         body = read(CountRequest, raw).chat()
         self._check_model(body)
-        place, tools = self._place(http, body)
-        return Json({"input_tokens": len(await self._beside(raw, lambda: self._prompt(place, tools)))})
+        position, tools = self._position(http, body)
+        return Json({"input_tokens": len(await self._off_loop(raw, lambda: self._prompt(position, tools)))})
 
-    def _place(self, http: Request, body: ChatRequest) -> tuple[Place, Dictionaries]:
+    def _position(self, http: Request, body: ChatRequest) -> tuple[Position, Dictionaries]:
         messages, tools = to_dictionaries(body.messages, body.tools)
         session_id = self.settings.session or named(http, "X-Session-Id")
         task_id = self.settings.task_id or named(http, "X-Task-Id")
@@ -133,10 +133,10 @@ class Gateway:
         self._check_model(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n))
-            place, tools = self._place(http, body)
-            held.enter_context(self.sessions.using(place))
-            prompt = await self._beside(raw, lambda: self._prompt(place, tools))
-            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=place.first_prompt)
+            position, tools = self._position(http, body)
+            held.enter_context(self.sessions.using(position))
+            prompt = await self._off_loop(raw, lambda: self._prompt(position, tools))
+            sampling = self._sampling(body, body.most, len(prompt), body.top_logprobs or 0, first=position.first_prompt)
             parses = bool(tools) and body.tool_choice != "none"
             choices = [
                 ChatChoice(
@@ -152,12 +152,12 @@ class Gateway:
             ]
             plan = Plan(
                 answer=answer(choices, len(prompt)),
-                requests=_turns(prompt, sampling, body.n, _state(prompt, place, self.settings.env_id)),
+                requests=_turns(prompt, sampling, body.n, _state(prompt, position, self.settings.env_id)),
                 stream=bool(body.stream),
-                kept=lambda index, turn: self.paths.keep(
-                    self.sessions.add(place, turn, *choices[index].parsed(turn)).session
+                on_turn=lambda index, turn: self.paths.keep(
+                    self.sessions.add(position, turn, *choices[index].parsed(turn)).session
                 ),
-                headers={"X-Session-Id": place.session.id},
+                headers={"X-Session-Id": position.session.id},
             )
             return await self._answering.answer(http, plan, held.pop_all())
 
@@ -167,7 +167,7 @@ class Gateway:
         self._check_model(body)
         with ExitStack() as held:
             held.enter_context(self.admission.enter(body.n * len(body.prompts)))
-            prompts = await self._beside(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
+            prompts = await self._off_loop(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
             requests: list[TurnRequest] = []
             for prompt in prompts:
                 requests += _turns(
@@ -192,7 +192,7 @@ class Gateway:
         return Json({"status": "closing" if closing else "ok"}, status_code=503 if closing else 200)
 
     async def show_metrics(self, http: Request) -> Response:
-        text = self.metrics.text(turns_running=self.admission.taken, sessions=len(self.sessions.live))
+        text = self.metrics.text(turns_running=self.admission.in_use, sessions=len(self.sessions.live))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def _body(self, http: Request) -> bytes:
@@ -203,7 +203,7 @@ class Gateway:
             raise self._no_model(body.model)
 
     def _no_model(self, name: str) -> ApiError:
-        problem = f"there is no model {name!r:.80} here; the model is {self.settings.model!r}"
+        problem = f"unknown model {name!r:.80}; this server's model is {self.settings.model!r}"
         return ApiError(404, problem, param="model", code="model_not_found")
 
     def _model(self) -> dict[str, Any]:
@@ -211,19 +211,21 @@ class Gateway:
         name = self.settings.model
         return {"id": name, "object": "model", "created": self._created, "owned_by": "turntree", "max_model_len": size}
 
-    async def _beside(self, raw: bytes, work: Callable[[], Any]) -> Any:
+    async def _off_loop(self, raw: bytes, work: Callable[[], Any]) -> Any:
+        # Tokenising a long body would block every other request.
         return work() if len(raw) < _LONG else await asyncio.to_thread(work)
 
-    def _prompt(self, place: Place, tools: Dictionaries) -> tuple[int, ...]:
-        given = [dict(message) for message in place.given]
+    def _prompt(self, position: Position, tools: Dictionaries) -> tuple[int, ...]:
+        given = [dict(message) for message in position.given]
         try:
-            if place.parent is None:
+            if position.parent is None:
                 messages, schemas = self._tools.rendered(given, tools)
                 return self._renderer.initial(_checked(messages), schemas)
-            before = place.parent.turn
+            before = position.parent.turn
             added = _checked(self._tools.added(given, tools))
             return self._renderer.extend(before.prompt_ids, before.completion.token_ids, added)
-        except (RenderError, ValueError) as error:  # or the format of calls cannot write one of an earlier message
+        except (RenderError, ValueError) as error:
+            # ValueError: the tool call format cannot express a call of an earlier message.
             raise ApiError(400, str(error), param="messages", code="invalid_value") from error
 
     def _prompt_tokens(self, prompt: str | list[int]) -> tuple[int, ...]:
@@ -231,34 +233,35 @@ class Gateway:
             return tuple(prompt)
         tokens = tuple(self._renderer.tokenizer(prompt, add_special_tokens=True)["input_ids"])
         if not tokens:
-            raise ApiError(400, "the prompt has no tokens; write something", param="prompt")
+            raise ApiError(400, "the prompt has no tokens; send some text", param="prompt")
         return tokens
 
     def _text(self, body: SamplingFields, *, special_tokens: bool = False) -> TurnText:
-        # Where the marks of calls are special tokens, the token that ended the turn must not reach the client.
+        # If tool call marks are special tokens, decoding shows them, so the end-of-turn token is removed here.
         ends = frozenset(self._renderer.stop_token_ids if special_tokens else ())
 
         def decode(tokens: Any) -> str:
-            spoken = [token for token in tokens if token not in ends] if ends else tokens
-            return self._renderer.decode(spoken, special_tokens=special_tokens)
+            shown = [token for token in tokens if token not in ends] if ends else tokens
+            return self._renderer.decode(shown, special_tokens=special_tokens)
 
         return TurnText(decode, body.stop or (), byte=self._byte)
 
     def _sampling(
         self, body: SamplingFields, most: int | None, prompt: int, top: int, *, first: int | None = None
     ) -> Sampling:
-        room = self.settings.max_context - prompt
+        token_limit = self.settings.max_context - prompt
         if self.settings.max_response is not None:
-            room = min(room, (prompt if first is None else first) + self.settings.max_response - prompt)
-        if room < 1:
+            # The response limit counts from the first prompt of the dialogue.
+            token_limit = min(token_limit, (prompt if first is None else first) + self.settings.max_response - prompt)
+        if token_limit < 1:
             raise ApiError(
                 400,
-                f"the prompt has {prompt} tokens, which leaves no room: the model's context length is "
-                f"{self.settings.max_context}; shorten",
+                f"the prompt has {prompt} tokens, and the model's context length is {self.settings.max_context}; "
+                "shorten the prompt",
                 param="messages" if isinstance(body, ChatRequest) else "prompt",
                 code=CONTEXT_FULL,
             )
-        return body.sampling(stops=self._renderer.stop_token_ids, most=min(room, most or room), top=top)
+        return body.sampling(stops=self._renderer.stop_token_ids, most=min(token_limit, most or token_limit), top=top)
 
 
 def _streamed(body: SamplingFields) -> dict[str, Any]:
@@ -267,8 +270,8 @@ def _streamed(body: SamplingFields) -> dict[str, Any]:
     return {"n": body.n, "stream": bool(body.stream), "usage": usage}
 
 
-def _state(prompt: tuple[int, ...], place: Place, env_id: str) -> DialogueState:
-    return dialogue_state(prompt, task_id=place.session.task_id, calls=place.calls, env_id=env_id)
+def _state(prompt: tuple[int, ...], position: Position, env_id: str) -> DialogueState:
+    return dialogue_state(prompt, task_id=position.session.task_id, calls=position.calls, env_id=env_id)
 
 
 def _turns(
@@ -300,7 +303,8 @@ def make_app(gateway: Gateway) -> Starlette:
     routes.add("/v1/models/{name:path}", gateway.one_model, method="GET")
     routes.add("/health", gateway.health, method="GET", open_to_all=True)
     routes.add("/metrics", gateway.show_metrics, method="GET")
-    if gateway.settings.session is not None:  # whoever made the one session ends it
+    # The single session is ended by its creator.
+    if gateway.settings.session is not None:
         return routes.app()
     routes.add("/v1/sessions/{session:path}/reward", gateway.paths.reward, method="POST")
     routes.add("/v1/sessions/{session:path}", gateway.paths.show, method="GET")

@@ -8,19 +8,19 @@ from turntree.agents.gateway.turns import SampledTurn
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _HELP = {
     "requests_total": "Requests by path and status.",
-    "clients_gone_total": "Requests whose client went away before the answer.",
-    "prompt_tokens_total": "Tokens of prompts.",
-    "cached_tokens_total": "Of these, tokens whose keys and values were reused.",
-    "sampled_tokens_total": "Tokens sampled.",
+    "clients_gone_total": "Requests whose client disconnected before the response.",
+    "prompt_tokens_total": "Prompt tokens.",
+    "cached_tokens_total": "Prompt tokens served from the KV cache.",
+    "sampled_tokens_total": "Sampled tokens.",
     "drafted_tokens_total": "Draft tokens verified.",
-    "accepted_tokens_total": "Of these, tokens that the policy sampled itself.",
-    "verify_steps_total": "Forward passes in which turns sampled, summed over turns.",
-    "sessions_ended_total": "Sessions that have ended, by the reason.",
+    "accepted_tokens_total": "Draft tokens accepted.",
+    "verify_steps_total": "Forward passes that sampled, summed over turns.",
+    "sessions_ended_total": "Ended sessions by reason.",
     "episodes_total": "Dialogues of ended sessions.",
-    "turns_running": "Turns that are sampled or wait for the engine.",
-    "sessions": "Sessions that have not ended.",
-    "request_seconds": "Time of answers.",
-    "first_token_seconds": "Time to the first text of a stream.",
+    "turns_running": "Turns being sampled or queued.",
+    "sessions": "Live sessions.",
+    "request_seconds": "Time to respond.",
+    "first_token_seconds": "Time to the first event of a stream.",
 }
 
 

@@ -45,13 +45,14 @@ async def serve(
                 sys.stdout.flush()
                 if settings.api_key is None:
                     sys.stderr.write(
-                        "turntree: no key is asked for: every program of this machine may use the model, and other "
-                        "machines cannot; --api-key (or TURNTREE_API_KEY) asks for one\n"
+                        "turntree: no API key is set: every program on this machine can use the model, other machines "
+                        "cannot; set a key with --api-key or TURNTREE_API_KEY\n"
                     )
 
             try:
                 gc.collect()
-                gc.freeze()  # models and libraries: a collection that walks through them takes 0.3 s
+                # Otherwise each full collection scans the model and the libraries for 0.3 s.
+                gc.freeze()
                 return await run(make_app(gateway), settings, at, closing=close, ready=ready)
             finally:
                 gc.unfreeze()

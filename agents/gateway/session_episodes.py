@@ -17,7 +17,7 @@ from typing import Any
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.record import EpisodeWriter, Record
-from turntree.agents.errors import in_words
+from turntree.agents.errors import explain_os_error
 from turntree.agents.files import write_whole
 from turntree.agents.gateway.http.settings import ENV_ID
 from turntree.agents.gateway.session_journal import Decode, SessionJournal
@@ -47,6 +47,7 @@ def dialogues(session: Session) -> list[Dialogue]:
         while (parent := path[-1].parent) is not None:
             path.append(parent)
         path.reverse()
+        # Turns that an earlier dialogue already contains.
         shared = sum(id(node) in first_in for node in path)
         number = len(found)
         labels = {
@@ -123,6 +124,7 @@ class SessionRecord:
         while True:
             path = episodes / f"step_{self.step:06d}.jsonl"
             try:
+                # Creating the file claims the step, also between two servers.
                 path.touch(exist_ok=False)
                 break
             except FileExistsError:
@@ -132,16 +134,17 @@ class SessionRecord:
             undo.callback(self._close_file)
             self._journal = SessionJournal(folder, path.stem, decode)
             undo.callback(self._journal.close)
-            if found := self._journal.recover(episodes, self._append_left):
-                logger.warning("sessions that a killed server had not ended: %d, now failures in %s", found, path)
+            if found := self._journal.recover(episodes, self._append_recovered):
+                logger.warning("%d unfinished sessions of a killed server were recorded as failures in %s", found, path)
             undo.pop_all()
 
     def keep(self, session: Session) -> None:
         """Append the session's new turns to the journal, in case the server is killed."""
         try:
             self._journal.keep(session)
-        except OSError as error:  # it goes on in memory, and its next turn tries again
-            logger.error("a kill would lose turns of session %s: %s", session.id, in_words(error))
+        except OSError as error:
+            # The session continues in memory, and its next turn tries again.
+            logger.error("turns of session %s are not saved against a kill: %s", session.id, explain_os_error(error))
 
     def write(self, session: Session, episodes: Sequence[Episode]) -> None:
         """Append the episodes of a session, one per dialogue.
@@ -166,10 +169,11 @@ class SessionRecord:
         self._writer.write_all(rows)
         self._numbers[task], self._samples[task] = number, sample + len(rows)
 
-    def _append_left(self, session: Session, decode: Decode) -> None:
+    def _append_recovered(self, session: Session, decode: Decode) -> None:
         self._append(session, [episode_of(one, decode) for one in dialogues(session)])
 
     def _close_file(self) -> None:
         self._writer.close()
+        # A start without episodes leaves no file.
         if not self._writer.path.stat().st_size:
             self._writer.path.unlink()

@@ -55,24 +55,26 @@ class SessionJournal:
             OSError: If the turns cannot be written; the next call tries again.
         """
         name = f"{self._start}.{uuid.uuid4().hex}.turns"
-        kept = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
-        numbers, rows = dict(kept.numbers), []
+        on_turn = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
+        numbers, rows = dict(on_turn.numbers), []
         for node in session.nodes[len(numbers) :]:
             parent = None if node.parent is None else numbers[id(node.parent)]
             numbers[id(node)] = len(numbers)
             rows.append(self._row(node, parent))
-        with kept.path.open("ab", buffering=0) as file:
+        with on_turn.path.open("ab", buffering=0) as file:
             append_lines(file, rows)
-        kept.numbers = numbers
+        on_turn.numbers = numbers
 
     def drop(self, session: Session) -> None:
-        if (kept := self._kept.pop(session.id, None)) is not None:
-            with suppress(OSError):  # the session has ended all the same
-                kept.path.unlink()
+        if (on_turn := self._kept.pop(session.id, None)) is not None:
+            # The session is recorded, so a leftover file does no harm.
+            with suppress(OSError):
+                on_turn.path.unlink()
 
     def close(self) -> None:
         self._lock.close()
-        with suppress(OSError):  # sessions that could not be recorded, or another server's
+        # Not empty: sessions that could not be recorded, or another server's.
+        with suppress(OSError):
             self._folder.rmdir()
 
     def recover(self, episodes: Path, write: Callable[[Session, Decode], None]) -> int:
@@ -91,9 +93,11 @@ class SessionJournal:
                 if start != self._start:
                     try:
                         held.callback(OneWriter(self._folder / start).close)
-                    except UsageError:  # its server runs
+                    except UsageError:
+                        # The server of that start is still running.
                         continue
                 recorded = _last_recorded(episodes / f"{start}.jsonl")
+                # Recover in the order in which the sessions were last used.
                 for path in sorted(self._folder.glob(f"{start}.*"), key=lambda path: path.stat().st_mtime_ns):
                     found += self._recover(path, recorded, write)
         return found
@@ -102,9 +106,9 @@ class SessionJournal:
         try:
             session = _read(path)
         except RecordError as error:
-            logger.warning("a session that a killed server left cannot be read, and stays there: %s", error)
+            logger.warning("an unfinished session of a killed server cannot be read; its file is kept: %s", error)
             return False
-        # Were this one killed between the two, its own record would tell that the session is there.
+        # Rename first: if this server is killed before the unlink, its own record shows that the session is recorded.
         path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
         if left := session is not None and session.id != recorded:
             write(session, _decode_of(session))
@@ -134,7 +138,8 @@ def _decode_of(session: Session) -> Decode:
 def _last_recorded(path: Path) -> str | None:
     # A kill between recording and unlinking leaves the file of the session recorded last.
     with suppress(OSError, ValueError), path.open("rb") as file:
-        for line in reversed(deque(file, 2)):  # the last one may be cut off
+        # The last line may be incomplete.
+        for line in reversed(deque(file, 2)):
             if line.endswith(b"\n"):
                 name: str | None = json.loads(line).get("session_id")
                 return name
@@ -161,10 +166,11 @@ def _read(path: Path) -> Session | None:
                 replied=row["replied"],
                 calls=(),
                 origin=Origin(row["origin"]),
+                # Recovered sessions are never continued.
                 key=b"",
             )
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise refuse(number, f"no turn of a session: {error!r:.200}") from error
+            raise refuse(number, f"not a turn of a session: {error!r:.200}") from error
         session.nodes.append(node)
         if parent is not None:
             parent.children += 1

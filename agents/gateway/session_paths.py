@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from turntree.agents.episodes.episode import Episode, StopReason
-from turntree.agents.errors import in_words
+from turntree.agents.errors import explain_os_error
 from turntree.agents.gateway.http.errors import ApiError
 from turntree.agents.gateway.http.requests import read_body
 from turntree.agents.gateway.http.routes import Json
@@ -62,7 +62,7 @@ class SessionPaths:
         name = http.path_params["session"]
         session = self._sessions.live.get(name)
         if session is None:
-            raise ApiError(404, f"there is no session {name!r:.80} that has not ended", code="session_not_found")
+            raise ApiError(404, f"no live session {name!r:.80}", code="session_not_found")
         found = [{**one.labels, "turns": len(one.nodes)} for one in dialogues(session)]
         shown = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": found}
         return Json(shown | {"running": session.running})
@@ -75,7 +75,7 @@ class SessionPaths:
         settings = self._settings
         body = read(RewardRequest, await read_body(http, most=settings.max_body, seconds=settings.read_seconds))
         if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
-            raise ApiError(400, "expected one of reward, by and failure; give exactly one", param="reward")
+            raise ApiError(400, "expected exactly one of reward, by and failure", param="reward")
         scorer = _scorer(body)
         with self._sessions.ending(http.path_params["session"]) as session:
             episodes = self._episodes(session, body)
@@ -95,6 +95,7 @@ class SessionPaths:
             ApiError: 507 if the session cannot be recorded.
         """
         if self._record is None:
+            # Without a record, dialogues are only counted.
             self._count(why, found := len(dialogues(session)))
             return found
         episodes = self._episodes(session, RewardRequest())
@@ -108,7 +109,8 @@ class SessionPaths:
     def close_all(self) -> None:
         # Sessions that cannot be recorded stay in the journal, and the next server records them.
         for session in self._sessions.take_all():
-            with suppress(ApiError):  # the log says it
+            # The failure has been logged already.
+            with suppress(ApiError):
                 self.close(session, "closing")
         if self._record is not None:
             self._record.close()
@@ -131,7 +133,7 @@ class SessionPaths:
             try:
                 self._record.write(session, episodes)
             except OSError as error:
-                problem = f"session {session.id} cannot be recorded and goes on: {in_words(error)}"
+                problem = f"session {session.id} cannot be recorded and stays live: {explain_os_error(error)}"
                 logger.error("%s", problem)
                 raise ApiError(507, f"{problem}; then send this again", code="not_recorded") from error
         self._count(why, len(episodes))
@@ -145,7 +147,7 @@ def _scorer(body: RewardRequest) -> Scorer | None:
     if body.by is None:
         return None
     if ANSWER in body.by and body.answer_format is None:
-        raise ApiError(400, "an answer is compared by the rules of a data set; name one", param="answer_format")
+        raise ApiError(400, "the answer reward needs an answer_format, the name of a data set", param="answer_format")
     try:
         return Scorer(body.by, answer_format=body.answer_format, imports=False)
     except RewardError as error:
@@ -160,5 +162,6 @@ def named(http: Request, header: str) -> str | None:
     """
     name = http.headers.get(header)
     if name is not None and not _NAME.fullmatch(name):
-        raise ApiError(400, f"{header} may have 200 of A-Z a-z 0-9 _ . : / @ + -, got {name!r:.80}", param=header)
+        expected = f"expected at most 200 characters of A-Z a-z 0-9 _ . : / @ + - in {header}"
+        raise ApiError(400, f"{expected}, got {name!r:.80}", param=header)
     return name

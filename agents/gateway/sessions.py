@@ -60,7 +60,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Position:
     session: Session
     parent: Node | None  #: turn that the request continues
     given: Sequence[Mapping[str, Any]]  #: messages after that turn; all messages without a parent
@@ -104,7 +104,7 @@ class Sessions:
         *,
         session_id: str | None,
         task_id: str | None,
-    ) -> Place:
+    ) -> Position:
         """Return the position of a request, in a session that it continues or in a new one.
 
         Raises:
@@ -113,26 +113,27 @@ class Sessions:
         self._end_idle()
         keys = chain(messages, tools)
         session = None if session_id is None else self._named(session_id, task_id)
+        # Continue after the longest prefix that ends with a turn sampled here.
         for end in range(len(messages), 0, -1):
             if messages[end - 1]["role"] != "assistant":
                 continue
-            node = self._best(keys[end], messages[end - 1], session_id, task_id)
+            node = self._continued_node(keys[end], messages[end - 1], session_id, task_id)
             if node is not None:
-                return Place(session=node.session, parent=node, given=messages[end:], key=keys[-1])
+                return Position(session=node.session, parent=node, given=messages[end:], key=keys[-1])
         if session is None:
-            self._make_room()
+            self._free_session()
             name = session_id or f"session-{uuid.uuid4().hex}"
             session = Session(id=name, task_id=task_id or f"prompt/{keys[-1].hex()[:16]}")
-        return Place(session=session, parent=None, given=messages, key=keys[-1])
+        return Position(session=session, parent=None, given=messages, key=keys[-1])
 
     @contextmanager
-    def using(self, place: Place) -> Iterator[None]:
+    def using(self, position: Position) -> Iterator[None]:
         """Mark a position as in use while its request is answered; drop a session that is left without turns."""
-        session = self.live.setdefault(place.session.id, place.session)
+        session = self.live.setdefault(position.session.id, position.session)
         self._touch(session)
         session.running += 1
-        if place.parent is not None:
-            place.parent.claims += 1
+        if position.parent is not None:
+            position.parent.claims += 1
         try:
             yield
             session.failure = ""
@@ -144,31 +145,33 @@ class Sessions:
             raise
         finally:
             session.running -= 1
-            if place.parent is not None:
-                place.parent.claims -= 1
+            if position.parent is not None:
+                position.parent.claims -= 1
             self._touch(session)
             if not session.nodes and not session.running:
                 self.live.pop(session.id, None)
 
-    def add(self, place: Place, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> Node:
+    def add(
+        self, position: Position, turn: SampledTurn, content: str, calls: Sequence[ToolCall], ids: Sequence[str]
+    ) -> Node:
         """Add a turn sampled at a position that ``using`` holds."""
-        session = self.live[place.session.id]
+        session = self.live[position.session.id]
         entries = [{**call.to_openai(), "id": name} for call, name in zip(calls, ids, strict=True)]
         replied = {"role": "assistant", "content": content, **({"tool_calls": entries} if entries else {})}
         node = Node(
             session=session,
-            parent=place.parent,
-            given=place.given,
+            parent=position.parent,
+            given=position.given,
             turn=turn,
             replied=replied,
-            calls=(*place.calls, *map(canonical_call, entries)),
-            origin=self._origin(session, place),
-            key=next_key(place.key, replied),
+            calls=(*position.calls, *map(canonical_call, entries)),
+            origin=self._origin(session, position),
+            key=next_key(position.key, replied),
         )
         session.nodes.append(node)
         self._by_key[node.key].append(node)
-        if place.parent is not None:
-            place.parent.children += 1
+        if position.parent is not None:
+            position.parent.children += 1
         return node
 
     @contextmanager
@@ -180,7 +183,7 @@ class Sessions:
         """
         self._refuse_ended(session_id)
         if (session := self.live.get(session_id)) is None or not session.nodes:
-            raise ApiError(404, f"there is no session {session_id!r:.80} with a turn", code="session_not_found")
+            raise ApiError(404, f"no live session {session_id!r:.80} with a turn", code="session_not_found")
         if session.running:
             raise ApiError(409, f"a turn of session {session_id!r:.80} is being sampled; wait for it", code="running")
         with self._without(session):
@@ -196,32 +199,39 @@ class Sessions:
         self._refuse_ended(session_id)
         session = self.live.get(session_id)
         if session is not None and len(session.nodes) >= MOST_TURNS:
-            raise ApiError(400, f"session {session_id!r:.80} has {MOST_TURNS} turns; end it", param="X-Session-Id")
+            problem = f"session {session_id!r:.80} has reached {MOST_TURNS} turns; end it"
+            raise ApiError(400, problem, param="X-Session-Id")
         if session is not None and task_id is not None and task_id != session.task_id:
-            replied = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
-            raise ApiError(400, f"{replied}; begin another session", param="X-Task-Id")
+            problem = f"session {session_id!r:.80} has the task {session.task_id!r:.80}, got {task_id!r:.80}"
+            raise ApiError(400, f"{problem}; start another session", param="X-Task-Id")
         return session
 
     def _refuse_ended(self, session_id: str) -> None:
         if session_id in self._gone:
-            raise ApiError(409, f"session {session_id!r:.80} has ended; begin another one", code="session_ended")
+            raise ApiError(409, f"session {session_id!r:.80} has ended; start another one", code="session_ended")
 
-    def _best(self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None) -> Node | None:
+    def _continued_node(
+        self, key: bytes, message: Mapping[str, Any], session_id: str | None, task_id: str | None
+    ) -> Node | None:
         found = self._by_key.get(key, ())
         if session_id is not None:
             found = [node for node in found if node.session.id == session_id]
         elif task_id is not None:
             found = [node for node in found if node.session.task_id == task_id]
+        # Prefer the turn with the same call ids: equal dialogues of parallel clients differ only in them.
         same = [node for node in found if ids_of(node.replied) == ids_of(message)] or found
         return next((node for node in same if not node.children and not node.claims), same[-1] if same else None)
 
-    def _origin(self, session: Session, place: Place) -> Origin:
-        siblings = [node.given for node in session.nodes if node.parent is place.parent]
-        if place.given in siblings:
+    def _origin(self, session: Session, position: Position) -> Origin:
+        siblings = [node.given for node in session.nodes if node.parent is position.parent]
+        if position.given in siblings:
             return Origin.AGAIN
-        if any(message["role"] == "assistant" for message in place.given) or (siblings and place.parent is not None):
+        # An assistant message that was not sampled here means that the client rewrote history.
+        if any(message["role"] == "assistant" for message in position.given) or (
+            siblings and position.parent is not None
+        ):
             return Origin.CHANGED
-        return Origin.BEGAN if place.parent is None else Origin.CONTINUED
+        return Origin.BEGAN if position.parent is None else Origin.CONTINUED
 
     def _touch(self, session: Session) -> None:
         session.used = self._clock()
@@ -232,17 +242,19 @@ class Sessions:
         late = self._clock() - self._seconds
         for session in list(takewhile(lambda session: session.used <= late, self.live.values())):
             if not session.running:
-                with suppress(ApiError), self._without(session):  # the log says it
+                # The failure has been logged already.
+                with suppress(ApiError), self._without(session):
                     self._report(session, "idle")
 
-    def _make_room(self) -> None:
+    def _free_session(self) -> None:
         idle = [session for session in self.live.values() if not session.running]
+        # Free enough sessions for one more.
         for session in idle[: max(0, len(self.live) + 1 - self._most)]:
             try:
                 with self._without(session):
-                    self._report(session, "room")
+                    self._report(session, "capacity")
             except ApiError as error:
-                raise ApiError(507, f"no further session can begin: {error}", code="not_recorded") from error
+                raise ApiError(507, f"no session can be started: {error}", code="not_recorded") from error
 
     @contextmanager
     def _without(self, session: Session) -> Iterator[None]:
@@ -259,6 +271,7 @@ class Sessions:
 
     def _forget(self, session: Session) -> None:
         self.live.pop(session.id, None)
+        # Remember the name, so that a late request does not silently start a second session with it.
         self._gone[session.id] = None
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)

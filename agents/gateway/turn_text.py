@@ -37,7 +37,8 @@ class TurnText:
         self.tokens: list[int] = []  #: up to the token that completed a stop string
         self.text = ""  #: the part that later tokens cannot change, without the stop string
         self.stop: str | None = None  #: the stop string that was found
-        self._done = ""  # the text of the tokens before `_read`; those from `_from` on are decoded with what follows
+        # Text of the tokens before `_read`. Tokens from `_from` on are decoded again together with new ones.
+        self._done = ""
         self._from = self._read = self._skip = 0
 
     @property
@@ -49,7 +50,7 @@ class TurnText:
             if self.stopped:
                 return
             self.tokens.append(token)
-            self._read_on()
+            self._decode_last()
 
     def end(self, tokens: Sequence[int] = ()) -> None:
         """Finish the turn with ``tokens``; incomplete characters are kept as decoded."""
@@ -59,35 +60,39 @@ class TurnText:
             self.tokens += tokens
         if not self.stopped:
             whole = self._decode(self.tokens)
-            if not whole.startswith(self.text):  # a decoder that looks further back than the window: shown is shown
+            # This decoder depends on more tokens than the window, so keep the text that was already sent.
+            if not whole.startswith(self.text):
                 whole = self._done + self._decode(self.tokens[self._from :])[self._skip :]
             if not self._find_stop(whole):
                 self.text = whole
 
-    def _read_on(self) -> None:
+    def _decode_last(self) -> None:
         window = self.tokens[self._from :]
         now = self._decode(window)
+        # A trailing U+FFFD may be the first bytes of a character whose other bytes have not arrived.
         whole = now.rstrip(_HALF)
         if self._find_stop(self._done + whole[self._skip :]):
             return
+        # Text that changes when an invalid byte follows is not final yet.
         if self._byte is not None:
-            whole = _shared(whole, self._decode([*window, self._byte]))
+            whole = _common_prefix(whole, self._decode([*window, self._byte]))
         self.text = self._done + whole[self._skip :]
+        # Move the window on, but only at a character boundary.
         if whole == now and len(now) > self._skip and len(self.tokens) - self._read >= _WINDOW:
             self._done = self.text
             self._from, self._read = self._read, len(self.tokens)
             self._skip = len(self._decode(self.tokens[self._from :]))
 
     def _find_stop(self, text: str) -> bool:
-        places = [(at, stop) for stop in self.stops if (at := text.find(stop)) >= 0]
-        if places:
-            at, self.stop = min(places)
-            self.text = text[:at]
+        matches = [(start, stop) for stop in self.stops if (start := text.find(stop)) >= 0]
+        if matches:
+            start, self.stop = min(matches)
+            self.text = text[:start]
         return self.stopped
 
 
-def _shared(text: str, other: str) -> str:
-    same = (at for at, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
+def _common_prefix(text: str, other: str) -> str:
+    same = (start for start, (a, b) in enumerate(zip(text, other, strict=False)) if a != b)
     return text[: next(same, min(len(text), len(other)))]
 
 
@@ -99,8 +104,8 @@ def settled(text: str, marks: Sequence[str]) -> str:
     """
     end = len(text)
     for mark in marks:
-        at = text.find(mark)
-        if at < 0:
-            at = next((len(text) - n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), len(text))
-        end = min(end, at)
+        start = text.find(mark)
+        if start < 0:
+            start = next((len(text) - n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), len(text))
+        end = min(end, start)
     return text[:end]

@@ -38,6 +38,7 @@ class SentPrompts:
         for end in range(self._BLOCK, len(tokens) + 1, self._BLOCK):
             block = array("q", tokens[end - self._BLOCK : end]).tobytes()
             before = blake2b(before + block, digest_size=16).digest()
+            # A KV cache holds prefixes only, so the first unknown block ends the match.
             same = same and before in self._known
             known = end if same else known
             self._known[before] = None
@@ -55,12 +56,13 @@ class _Watch:
 
     def __call__(self, tokens: Sequence[int]) -> bool:
         try:
-            self._loop.call_soon_threadsafe(self._hear, tuple(tokens))
-        except RuntimeError:  # the loop is closed: nobody waits for the turn
+            self._loop.call_soon_threadsafe(self._receive, tuple(tokens))
+        except RuntimeError:
+            # The event loop is closed, so nobody waits for the turn.
             return True
         return self._text.stopped
 
-    def _hear(self, tokens: tuple[int, ...]) -> None:
+    def _receive(self, tokens: tuple[int, ...]) -> None:
         self._text.add(tokens)
         if self._shown is not None:
             self._shown()
@@ -84,7 +86,7 @@ async def sample(
     except ValueError as error:
         raise ApiError(400, str(error), param="prompt", code="invalid_value") from error
     if done.finish_reason is FinishReason.ABORT or not done.token_ids:
-        raise ApiError(503, "the engine gave the turn up; try again", code="aborted", retry_after=1)
+        raise ApiError(503, "the engine aborted the turn; try again", code="aborted", retry_after=1)
     text.end(done.token_ids[len(text.tokens) :])
     if text.stopped:
         done = _cut(done, len(text.tokens))

@@ -62,7 +62,7 @@ class HarnessEnv(Env):
         """
         super().__init__(**kwargs)
         if (program is None) == (command is None) or (image is not None and command is None):
-            raise UsageError("give one of program=MODULE:NAME and command=..., and image beside a command alone")
+            raise UsageError("expected either program=MODULE:NAME or command=...; image needs command")
         if not seconds > 0:
             raise UsageError(f"seconds must be positive, got {seconds}")
         self.program: Program = (
@@ -92,7 +92,7 @@ class HarnessEnv(Env):
         if self._scorer is None:
             _, reward, _, _, info = self._tasks.step(message.content)
             if info["failure"]:
-                raise RuntimeError(f"{type(self._tasks).__name__} could not judge the answer: {info['failure']}")
+                raise RuntimeError(f"{type(self._tasks).__name__} could not grade the answer: {info['failure']}")
             return Reply(reward=reward, done=True, rewards=info["rewards"])
         task = self.current_task
         sample = Sample(
@@ -105,7 +105,7 @@ class HarnessEnv(Env):
         )
         (scored,) = self._scorer.score([sample])
         if scored.reward is None:
-            raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not judge the answer to {task.id}")
+            raise UngradedAnswer(f"{', '.join(scored.ungraded)} could not grade the answer to {task.id}")
         right = {"correct": scored.parts[ANSWER]} if ANSWER in scored.parts else {}
         return Reply(reward=scored.reward, done=True, rewards={**scored.parts, **right})
 

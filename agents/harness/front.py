@@ -34,7 +34,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (app := self._apps.get(given_key(Request(scope)))) is None:
-            error = ApiError(401, "this key has no episode, or its episode has ended", code="invalid_api_key")
+            error = ApiError(401, "this API key belongs to no running episode", code="invalid_api_key")
             app = Json(error.body, status_code=error.status, headers=error.headers)
         await app(scope, receive, send)
 
@@ -43,7 +43,8 @@ class Front:
         self._apps[key] = make_app(gateway)
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
-            self._serving.add_done_callback(self._tell)
+            self._serving.add_done_callback(self._pass_error)
+        # Cancelling one episode must not cancel the URL for all.
         return await asyncio.shield(self._url)
 
     def leave(self, key: str) -> bool:
@@ -68,11 +69,11 @@ class Front:
                 signals=False,
             )
 
-    def _tell(self, serving: asyncio.Task[None]) -> None:
+    def _pass_error(self, serving: asyncio.Task[None]) -> None:
         # Pass the error of a server that could not start to the episodes waiting for its URL.
         if not self._url.done():
             error = None if serving.cancelled() else serving.exception()
-            self._url.set_exception(error or RuntimeError("the gateway of the episodes did not begin"))
+            self._url.set_exception(error or RuntimeError("the server of the episodes did not start"))
 
 
 _fronts: WeakKeyDictionary[asyncio.AbstractEventLoop, Front] = WeakKeyDictionary()

@@ -61,7 +61,7 @@ class ProgramPlay(EpisodeDriver):
         failed: Exception | None = None
         try:
             async with admitted(gateway) as url:
-                given = Assignment(
+                assignment = Assignment(
                     prompt=prompt,
                     task_id=self.task_id,
                     seed=derive_seed(base or 0),
@@ -71,19 +71,19 @@ class ProgramPlay(EpisodeDriver):
                 )
                 try:
                     async with asyncio.timeout(min(self.seconds, limits.max_seconds or self.seconds)):
-                        answer = await self.program.run(given, self.off_loop)
+                        answer = await self.program.run(assignment, self.off_loop)
                 except (ProgramFailed, NoAnswer, TimeoutError) as error:
                     failed = error
                 finally:
                     turns.close()
         finally:
             for session in gateway.sessions.take_all():
-                self.take(session)
-        if turns.lost is not None:
+                self.split_dialogues(session)
+        if turns.failure is not None:
             self.failure_kind = FailureKind.ENGINE
-            raise turns.lost
+            raise turns.failure
         if answer is not None and self.turns:
-            return await self.judge(answer)
+            return await self.grade(answer)
         return self._without_answer(failed, turns.full, gateway.sessions.full)
 
     def _settings(self, key: str) -> GatewaySettings:
@@ -106,19 +106,19 @@ class ProgramPlay(EpisodeDriver):
         if isinstance(failed, TimeoutError):
             if limit is not None and limit <= self.seconds:
                 return StopReason.MAX_SECONDS
-            raise TimeoutError(f"the program had no answer after {self.seconds:g} s")
+            raise TimeoutError(f"the program did not answer within {self.seconds:g} s")
         if isinstance(failed, ProgramFailed):
             raise failed
-        self.note(PROGRAM_ERROR, str(failed or "the program answered without a turn of the policy"))
+        self.add_metadata(PROGRAM_ERROR, str(failed or "the program answered without asking the policy"))
         if turns_full:
             return StopReason.MAX_TURNS
         return StopReason.MAX_TOKENS if tokens_full else StopReason.DONE
 
-    def note(self, key: str, text: str) -> None:
+    def add_metadata(self, key: str, text: str) -> None:
         assert self.task is not None
         self.task = replace(self.task, metadata={**self.task.metadata, key: text})
 
-    def take(self, session: Session) -> None:
+    def split_dialogues(self, session: Session) -> None:
         # The dialogue that ended last is the episode's own; the others become extra episodes.
         *rest, last = dialogues(session)
         seen: set[int] = set()
@@ -143,8 +143,8 @@ class ProgramPlay(EpisodeDriver):
         own, *others = episodes
         self.turns, self.messages, self.others = [*own.turns], [*own.messages], tuple(reversed(others))
 
-    async def judge(self, answer: str) -> StopReason:
-        self.note(PROGRAM_ANSWER, answer)
+    async def grade(self, answer: str) -> StopReason:
+        self.add_metadata(PROGRAM_ANSWER, answer)
         _, reward, _, _, info = await self.ask_env(self.env, answer)
         self.turns[-1] = replace(self.turns[-1], reward=float(reward))
         self.rewards = {name: float(value) for name, value in info["rewards"].items()}

@@ -75,7 +75,7 @@ class Assignment:
 
 
 class Program(Protocol):
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
         """Return the final answer; if cancelled, end everything that was started.
 
         Raises:
@@ -99,7 +99,7 @@ class CallableProgram:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
-            problem = f"program takes MODULE:NAME of a callable that can be imported, got {name!r}: {error}"
+            problem = f"expected program=MODULE:NAME of an importable callable, got {name!r}: {error}"
             raise UsageError(problem) from error
         self._call = found
         offered = {field.name for field in fields(Assignment)}
@@ -108,14 +108,14 @@ class CallableProgram:
         needed = {p.name for p in named if p.default is p.empty}
         if missing := sorted(needed - offered):
             raise UsageError(
-                f"{name} is given {', '.join(sorted(offered))} by name, and has the parameters {', '.join(missing)}; "
-                "give these defaults"
+                f"{name} receives {', '.join(sorted(offered))} by name, but also has the parameters "
+                f"{', '.join(missing)}; give them defaults"
             )
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._wanted = offered if takes_all else offered & {p.name for p in parameters}
 
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
-        arguments = {name: getattr(given, name) for name in self._wanted}
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
+        arguments = {name: getattr(assignment, name) for name in self._wanted}
         running = _RunningCall()
 
         def call() -> str:
@@ -126,9 +126,11 @@ class CallableProgram:
         try:
             return await in_thread(call)
         except asyncio.CancelledError:
+            # In a thread, because the exception may have to be raised many times.
             threading.Thread(target=running.end, name="turntree-end", daemon=True).start()
             raise
-        except Exception as error:  # of somebody else's program: whatever it is, it has no answer
+        except Exception as error:
+            # Any exception of a user's program means that it has no answer.
             raise NoAnswer(f"the program raised {describe(error)}") from error
 
 
@@ -142,7 +144,8 @@ class _RunningCall:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            _raise_in(self._thread, None)  # what was not raised yet is not for whatever the thread does next
+            # Withdraw a pending exception: the pool reuses this thread.
+            _raise_in(self._thread, None)
             self._thread = None
 
     def end(self) -> None:
@@ -179,37 +182,39 @@ class CommandProgram:
         if not self._command:
             raise UsageError("command is empty; give a command line, for example 'python agent.py {prompt}'")
         if image is not None and shutil.which("docker") is None:
-            raise UsageError(f"image={image!r} needs the command docker, which is not here; leave image out")
+            raise UsageError(f"image={image!r} needs the command docker, which is not installed; leave image out")
 
-    async def run(self, given: Assignment, in_thread: InThread) -> str:
+    async def run(self, assignment: Assignment, in_thread: InThread) -> str:
         container = f"turntree-{uuid.uuid4().hex}"
-        line, alone = self.line(given, container), self._image is None and sys.platform == "linux"
-        heard, report = os.pipe()
+        line, alone = self.line(assignment, container), self._image is None and sys.platform == "linux"
+        report_reader, report_writer = os.pipe()
         try:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(supervised(line, report) if alone else line),
+                    *(supervised(line, report_writer) if alone else line),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
-                    env={**os.environ, **_unproxied(), **given.variables},
-                    pass_fds=(report,),
+                    env={**os.environ, **_unproxied(), **assignment.variables},
+                    pass_fds=(report_writer,),
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 raise ProgramFailed(f"{self._command[0]!r} cannot be run: {error}") from error
             finally:
-                os.close(report)
+                os.close(report_writer)
             try:
-                out, err = await _conversation(process, given.prompt)
+                out, err = await _communicate(process, assignment.prompt)
             finally:
                 await self._end(process, container)
-            told = os.read(heard, 4096).decode() if alone else ""
+            report_text = os.read(report_reader, 4096).decode() if alone else ""
         finally:
-            os.close(heard)
-        if told.startswith(CANNOT):
-            raise ProgramFailed(f"{self._command[0]!r} cannot be run: {told.splitlines()[0].removeprefix(CANNOT)}")
-        status = os.waitstatus_to_exitcode(int(told)) if told else process.returncode
+            os.close(report_reader)
+        if report_text.startswith(CANNOT):
+            raise ProgramFailed(
+                f"{self._command[0]!r} cannot be run: {report_text.splitlines()[0].removeprefix(CANNOT)}"
+            )
+        status = os.waitstatus_to_exitcode(int(report_text)) if report_text else process.returncode
         if status:
             last = " ".join(err.strip().splitlines()[-1:])
             raise NoAnswer(f"the program ended with status {status}: {last or 'it printed nothing'}")
@@ -219,22 +224,24 @@ class CommandProgram:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+                # A stopped process does not receive SIGTERM.
                 process.send_signal(signal.SIGCONT)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), _END_SECONDS)
             if self._image is not None:
                 await _kill_container(container)
         with contextlib.suppress(ProcessLookupError):
+            # Whatever is left of the group, even if the supervisor itself was killed.
             os.killpg(process.pid, signal.SIGKILL)
 
-    def line(self, given: Assignment, container: str) -> list[str]:
-        prompt = given.prompt if _fits(given.prompt) else "-"
-        filled = {"{prompt}": prompt, "{task_id}": given.task_id, "{seed}": str(given.seed)}
+    def line(self, assignment: Assignment, container: str) -> list[str]:
+        prompt = assignment.prompt if _fits(assignment.prompt) else "-"
+        filled = {"{prompt}": prompt, "{task_id}": assignment.task_id, "{seed}": str(assignment.seed)}
         line = [_MARK.sub(lambda mark: filled[mark[0]], part) for part in self._command]
         if self._image is None:
             return line
-        names = [argument for name in given.variables for argument in ("--env", name)]
-        # The gateway listens at this machine's own address, which a container of the host's network reaches.
+        names = [argument for name in assignment.variables for argument in ("--env", name)]
+        # The gateway listens on loopback, which a container reaches only over the host's network.
         options = ["--rm", "--interactive", "--network=host", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
         return ["docker", "run", *options, f"--name={container}", *names, self._image, *line]
 
@@ -251,19 +258,20 @@ def _fits(prompt: str) -> bool:
     return "\0" not in prompt and len(prompt.encode()) <= _MOST_ARGUMENT
 
 
-async def _conversation(process: asyncio.subprocess.Process, prompt: str) -> tuple[str, str]:
+async def _communicate(process: asyncio.subprocess.Process, prompt: str) -> tuple[str, str]:
     assert process.stdin is not None, "all three are pipes"
     assert process.stdout is not None
     assert process.stderr is not None
     written = bytearray(), bytearray()
     reading = asyncio.gather(_tail(process.stdout, written[0]), _tail(process.stderr, written[1]))
     try:
-        # It may have ended, or closed its input; uvloop, which Ray brings, says so by a RuntimeError.
+        # The process may have exited or closed its input; uvloop, which Ray installs, then raises RuntimeError.
         with contextlib.suppress(ConnectionError, RuntimeError):
             process.stdin.write(prompt.encode())
             process.stdin.close()
         await process.wait()
-        with contextlib.suppress(TimeoutError):  # somebody else, who has its pipes, is not waited for
+        # A grandchild may hold the pipes open; do not wait for it.
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(reading, _REST_SECONDS)
     finally:
         reading.cancel()

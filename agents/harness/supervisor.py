@@ -49,6 +49,7 @@ def main() -> None:
         if not _run_apart(command, report):
             _run(command, report)
     finally:
+        # A second SIGTERM must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         processes.kill_descendants()
 
@@ -56,8 +57,10 @@ def main() -> None:
 def _run(command: list[str], report: int) -> None:
     program = os.fork()
     if not program:
-        os.setsid()  # signals to its group are for the program alone
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        # Signals to this group reach only the program.
+        os.setsid()
+        # Python ignores these, and an exec'd program would inherit that.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
             os.execvp(command[0], command)
@@ -76,7 +79,7 @@ def _reaped(program: int) -> int:
 
 def _run_apart(command: list[str], report: int) -> bool:
     # Returns False if the kernel does not allow own process ids.
-    heard, ready = os.pipe()
+    reader, ready = os.pipe()
     inner = os.fork()
     if not inner:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -90,12 +93,13 @@ def _run_apart(command: list[str], report: int) -> bool:
                 os.write(ready, b"1")
                 os.close(ready)
                 _run(command, report)
-                os._exit(0)  # the kernel kills whatever is left below the first process
+                # The kernel kills everything below the first process of a PID namespace.
+                os._exit(0)
             os.close(ready)
             os.waitpid(first, 0)
         os._exit(0)
     os.close(ready)
-    allowed = bool(os.read(heard, 1))
+    allowed = bool(os.read(reader, 1))
     _reaped(inner)
     return allowed
 
@@ -103,7 +107,8 @@ def _run_apart(command: list[str], report: int) -> bool:
 def _leave_processes() -> None:
     # Children get new process ids and mounts.
     user, group, flags = os.getuid(), os.getgid(), kernel.CLONE_NEWNS | kernel.CLONE_NEWPID
-    if user == 0:  # in a user namespace root would lose the files of others
+    # In a user namespace, root would lose access to other users' files.
+    if user == 0:
         kernel.unshare(flags)
         return
     kernel.unshare(flags | kernel.CLONE_NEWUSER)
@@ -113,10 +118,12 @@ def _leave_processes() -> None:
 
 def _mount_own_proc() -> None:
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    with contextlib.suppress(OSError):  # else it is covered, and cannot be uncovered
+    # If /proc is a locked mount, it is covered instead.
+    with contextlib.suppress(OSError):
         kernel.detach("/proc")
     kernel.mount("proc", "/proc", "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
-    with contextlib.suppress(OSError):  # two programs' files that are named by process ids are two
+    # Start at a random process id, so that files named by process id do not collide between programs.
+    with contextlib.suppress(OSError):
         with open("/proc/sys/kernel/pid_max") as file:
             most = int(file.read())
         _put("/proc/sys/kernel/ns_last_pid", str(most // 2 + int.from_bytes(os.urandom(4), "little") % (most // 3)))

@@ -32,14 +32,14 @@ class EpisodeTurns:
     def __init__(self, engine: Engine, sampling: Sampling, *, most: int | None = None) -> None:
         self._engine, self._sampling, self._most = engine, sampling, most
         self._asked: Counter[bytes] = Counter()
-        self._lost: dict[bytes, Exception] = {}
+        self._failed: dict[bytes, Exception] = {}
         self._running: set[asyncio.Task[Completion]] = set()
         self._closed = False
         self.full = False  #: whether the program asked for more turns than the limit
 
     @property
-    def lost(self) -> Exception | None:
-        return next(iter(self._lost.values()), None)
+    def failure(self) -> Exception | None:
+        return next(iter(self._failed.values()), None)
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample one turn.
@@ -52,7 +52,7 @@ class EpisodeTurns:
             raise _ended()
         if self._most is not None and self._asked.total() >= self._most:
             self.full = True
-            raise ApiError(400, f"the episode has had its {self._most} turns; end with an answer", code="max_turns")
+            raise ApiError(400, f"the episode's limit of {self._most} turns is reached; answer now", code="max_turns")
         key = hashlib.blake2b(np.asarray(request.prompt_ids, np.int64).tobytes(), digest_size=8).digest()
         task = asyncio.ensure_future(self._engine.generate(self._as_trained(request, key)))
         self._asked[key] += 1
@@ -60,19 +60,22 @@ class EpisodeTurns:
         try:
             done = await task
             if done.finish_reason is FinishReason.ABORT or not done.token_ids:
-                raise EngineAborted("the engine gave a turn up")
+                raise EngineAborted("the engine aborted a turn")
         except asyncio.CancelledError:
+            # Cancelled by `close`, not by the client.
             if self._closed and task.cancelled():
                 raise _ended() from None
             raise
-        except ValueError:  # the program asked for what the engine cannot do
+        except ValueError:
+            # The program's request is invalid, which is not the engine's failure.
             raise
         except Exception as error:
-            self._lost[key] = error
+            self._failed[key] = error
             raise
         finally:
             self._running.discard(task)
-        self._lost.pop(key, None)
+        # The program repeated the failed turn successfully.
+        self._failed.pop(key, None)
         return done
 
     def close(self) -> None:
@@ -91,4 +94,4 @@ class EpisodeTurns:
 
 
 def _ended() -> ApiError:
-    return ApiError(503, "the episode has ended, and its turns with it", code="closing")
+    return ApiError(503, "the episode has ended", code="closing")

@@ -28,13 +28,14 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
     Args:
         series: Lines with at least one point together; later ones are drawn on top.
         title: Description for screen readers.
-        top: Highest value of the vertical axis; ``None`` fits the data. The axis starts at 0 unless a value is negative.
+        top: Highest value of the vertical axis; ``None`` fits the data. The axis starts at 0, or at negative data.
         across: Label of the horizontal axis.
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
     ys = [0.0] + [y for line in series for point in (*line.points, *line.band) for y in point[1:]]
     step = _nice(((top or max(ys)) - min(ys)) / (_TICKS - 1))
+    # The small offsets keep rounding errors from adding a tick.
     first, last = math.floor(min(ys) / step + 1e-9), math.ceil(max(ys) / step - 1e-9)
     floor, ceiling = step * first, top or step * (last if last > first else first + 1)
 
@@ -80,12 +81,12 @@ def moving_average(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for part in cut]
 
 
-def _line(line: Series, places: Sequence[tuple[float, float]], across: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _line(line: Series, positions: Sequence[tuple[float, float]], across: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, {across} {at:g}: {value:.3g}")}'
         "</title></circle>"
-        for (x, y), (at, value) in zip(places, line.points, strict=True)
+        for (x, y), (at, value) in zip(positions, line.points, strict=True)
     )
     return f'<g class="line {escape(line.style)}"><polyline points="{path}"/>{dots}</g>'
 

@@ -18,7 +18,9 @@ from turntree.agents.errors import RecordError
 from turntree.agents.viewer.page import render
 from turntree.agents.viewer.source import Source
 
-_WAITS = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title><p>{}</p>'
+_WAITING = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title><p>{}</p>'
+)
 
 
 class LivePage:
@@ -30,7 +32,7 @@ class LivePage:
 
     def __init__(self, paths: Sequence[Path], *, tokenizer: Any = None) -> None:
         self._paths, self._tokenizer = paths, tokenizer
-        self._made: tuple[str, str] = ("", "")
+        self._rendered: tuple[str, str] = ("", "")
         self._lock = Lock()
 
     def stamp(self) -> str:
@@ -44,13 +46,13 @@ class LivePage:
     def text(self) -> str:
         with self._lock:
             stamp = self.stamp()
-            if self._made[0] != stamp:
+            if self._rendered[0] != stamp:
                 try:
                     runs = [Source.open(path) for path in self._paths]
-                    self._made = stamp, render(runs, tokenizer=self._tokenizer, growing=True).text
+                    self._rendered = stamp, render(runs, tokenizer=self._tokenizer, growing=True).text
                 except RecordError:
-                    return _WAITS.format("no episode has ended yet; this page looks again")
-            return self._made[1]
+                    return _WAITING
+            return self._rendered[1]
 
 
 def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
@@ -65,6 +67,7 @@ def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # Guards against DNS rebinding.
             host = self.headers.get("Host", "").rpartition(":")[0]
             known = {"/": ("text/html", page.text), "/stamp": ("text/plain", page.stamp)}.get(self.path)
             if host not in ("127.0.0.1", "localhost") or known is None:

@@ -43,6 +43,7 @@ def pack(*runs: Iterable[Record]) -> Packed:
             chunk = []
     if chunk:
         packed.chunks.append(squeeze(chunk))
+    # A tree of a single turn shows nothing.
     packed.states = {key: turns for key, turns in packed.states.items() if len(turns) > 2}
     return packed
 
@@ -92,16 +93,17 @@ def _outcome(episode: Episode) -> str:
 def _detail(number: int, episode: Episode, packed: Packed) -> dict[str, Any]:
     turns = []
     context: tuple[int, ...] = ()
-    for place, turn in enumerate(episode.turns):
+    for turn_index, turn in enumerate(episode.turns):
+        # A shortened turn was rendered again, so nothing of its prompt is known.
         context = () if turn.shortened else context
         key = f"{DialogueState.from_tokens(turn.prompt_ids).exact:x}"
-        packed.states.setdefault(key, []).extend((number, place))
+        packed.states.setdefault(key, []).extend((number, turn_index))
         turns.append(_turn(turn, context, key))
         packed.tokens.update(turn.prompt_ids[len(context) :], turn.completion.token_ids)
         context = turn.prompt_ids + turn.completion.token_ids
-    spoken = sum(1 + len(turn.observation) for turn in episode.turns)
+    in_turns = sum(1 + len(turn.observation) for turn in episode.turns)
     return {
-        "opening": max(0, len(episode.messages) - spoken),
+        "opening": max(0, len(episode.messages) - in_turns),
         "messages": [message.to_openai() for message in episode.messages],
         "turns": turns,
         "rewards": dict(episode.rewards),

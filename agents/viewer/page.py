@@ -82,7 +82,8 @@ def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = Fal
     parts = {
         "title": escape(" and ".join(names)),
         "style": _asset("page.css"),
-        "script": _asset("page.js") + (_asset("follow.js") if growing else ""),  # a file asks nobody
+        # A page opened as a file has no server to poll.
+        "script": _asset("page.js") + (_asset("follow.js") if growing else ""),
         "charts": charts,
         "data": "\n".join([_data("head", squeeze(head)), *chunks]),
     }

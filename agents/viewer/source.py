@@ -33,7 +33,7 @@ class Figures(NamedTuple):
         """
         value = self.values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float | None):
-            raise RecordError(f"{self.where}: expected a number as {name!r}, got {value!r:.60}")
+            raise RecordError(f"{self.where}: expected a number for {name!r}, got {value!r:.60}")
         return float(value) if value is not None and abs(value) <= _MOST else None
 
 
@@ -78,14 +78,14 @@ class Source:
         """
         if not growing and (left := len([*(self.path / UNFINISHED).glob("*.turns")])):
             logger.warning(
-                "sessions in %s that have not ended: %d, which are not shown; if their server was killed, the next "
-                "start of `turntree serve --record %s` records them",
+                "%s: %d unfinished sessions are not shown; if their server was killed, the next start of "
+                "`turntree serve --record %s` records them",
                 *(self.path, left, self.path),
             )
         records = chain.from_iterable(read_records(file, growing=growing) for file in self.files)
         first = next(records, None)
         if first is None:
-            raise RecordError(f"{self.path} is empty: it holds no episode")
+            raise RecordError(f"{self.path} contains no episode")
         yield first
         yield from records
 
@@ -112,7 +112,7 @@ class Source:
                     return None
                 reason = error if alone is None else f"{alone}, and it is not in the cache"
                 raise AgentError(
-                    f"--tokenizer {named}: expected a model directory or id with a tokenizer; {reason}"
+                    f"--tokenizer {named}: expected a model folder or id with a tokenizer; {reason}"
                 ) from error
 
 
@@ -126,10 +126,11 @@ def _figures(path: Path, *, within: str | None = None) -> Iterator[Figures]:
         return
     for number, row in json_lines(path, refuse, growing=True):
         step, values = row.get("step"), row.get(within, {}) if within else row
-        if type(step) is not int or abs(step) > 1 << 53:  # from there on floats leave numbers out
-            raise refuse(number, f'expected an object with the whole number "step", got {row!r:.60}')
+        # Above 2**53 floats skip integers. `type`, because bool is an int.
+        if type(step) is not int or abs(step) > 1 << 53:
+            raise refuse(number, f'expected an object with an integer "step", got {row!r:.60}')
         if not isinstance(values, dict):
-            raise refuse(number, f"expected figures by name in {within!r}, got {values!r:.60}")
+            raise refuse(number, f"expected an object of metrics in {within!r}, got {values!r:.60}")
         yield Figures(f"{path}, line {number}", step, values)
 
 

@@ -37,13 +37,13 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
             turn_here = record.episode.turns[turn]
             by_prompt[turn_here.prompt_ids].append(turn_here.completion.token_ids)
     if task not in seen:
-        raise RecordError(f"no episode of task {task!r}; there are, for example, {', '.join(list(seen)[:3])}")
+        raise RecordError(f"no episode of task {task!r}; recorded tasks are, for example, {', '.join(list(seen)[:3])}")
     if not by_prompt:
         raise RecordError(f"no episode of task {task!r} has a turn {turn}; turns are counted from 0")
     turns = max(by_prompt.values(), key=len)
     if not any(turns):
         raise RecordError(
-            f"of task {task!r} only texts are recorded, and a tree is made of tokens; `turntree view` shows texts"
+            f"task {task!r} was recorded as text only, and a tree needs tokens; `turntree view` shows text"
         )
     return StateTurns(task, turns, sum(map(len, by_prompt.values())))
 

@@ -44,7 +44,8 @@ def _byte_level(token: str) -> bytes:
     alphabet = _byte_alphabet()
     if all(character in alphabet for character in token):
         return bytes(alphabet[character] for character in token)
-    return token.encode()  # an added token is stored as plain text
+    # Added tokens are stored as plain text.
+    return token.encode()
 
 
 def _sentencepiece(token: str) -> bytes:
@@ -57,4 +58,4 @@ def _byte_alphabet() -> dict[str, int]:
     # Byte-level BPE maps printable Latin-1 bytes to themselves and the rest, in order, to U+0100 onwards.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return {chr(byte): byte for byte in plain} | {chr(0x100 + index): byte for index, byte in enumerate(others)}

@@ -42,7 +42,8 @@ class Trace:
     about: NDArray[np.str_]  #: JSON with the environment and the task of each state, shape ()
 
     def save(self, path: Path) -> None:
-        with whole_file(path) as partial, partial.open("wb") as file:  # numpy would append .npz to another suffix
+        # Given a path, numpy would append .npz to another suffix.
+        with whole_file(path) as partial, partial.open("wb") as file:
             np.savez_compressed(file, **{name: getattr(self, name) for name in self.__dataclass_fields__})
 
 
@@ -92,7 +93,7 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
                 seen.append(labels["step"])
             played.append(_Played(len(seen) - 1, number, labels["session"], labels["step"], episode, view))
     if not played:
-        raise RecordError(f"{run} has no episode that was played to an end; record a run with record_episodes=true")
+        raise RecordError(f"{run} has no finished episode; record a run with turntree.record_episodes=true")
     trace = _lay_out(played, [prompt for _, prompt in states], tasks, vocab)
     return Exported(trace, len(played), left_out)
 
@@ -104,12 +105,13 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
             labels: list[Any] = [record.labels.get(name) for name in ("step", "index", "session")]
             if not all(type(label) is int and 0 <= label < 1 << 31 for label in labels):
                 raise RecordError(
-                    f"{file}: an episode has the labels {record.labels!r:.200}, expected those of a training run: "
-                    "whole numbers as step, index, session"
+                    f"{file}: expected an episode of a training run, with integers as step, index and session, "
+                    f"got the labels {record.labels!r:.200}"
                 )
             step, index, session = labels
             if steps is None or step <= steps:
                 found[step, index, session] = record
+    # A state's epochs are counted in the order of the training steps.
     for _, record in sorted(found.items(), key=lambda item: item[0]):
         yield record
 
@@ -120,7 +122,7 @@ def _lay_out(played: list[_Played], prompts: list[tuple[int, ...]], tasks: list[
     flat_prompts = _flat(prompts, np.int32)
     most = int(max(tokens.max(initial=0), flat_prompts.max(initial=0)))
     if vocab is not None and vocab <= most:
-        raise ValueError(f"vocab must be larger than every token id, got {vocab} and the token {most}")
+        raise ValueError(f"vocab must be larger than every token id, got vocab={vocab} and token id {most}")
     about: dict[str, Any] = {"env": played[0].episode.env_id, "tasks": tasks}
     return Trace(
         tokens=tokens,

@@ -21,7 +21,7 @@ from machine_speed import patience
 from recorded_run import write_run
 from tables import table
 
-from turntree.agents.errors import in_words
+from turntree.agents.errors import explain_os_error
 
 Run = Callable[[Sequence[str]], Said]
 """Words to what a command says of them."""
@@ -194,6 +194,8 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
 
 
 def test_an_error_that_says_enough_is_left_as_it_is() -> None:
-    assert in_words(OSError(errno.EADDRINUSE, "Address already in use")).startswith("the port is in use; name another")
-    assert in_words(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
-    assert in_words(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")
+    assert explain_os_error(OSError(errno.EADDRINUSE, "Address already in use")).startswith(
+        "the port is in use; name another"
+    )
+    assert explain_os_error(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
+    assert explain_os_error(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")

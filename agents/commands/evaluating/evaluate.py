@@ -42,45 +42,45 @@ class EvalOptions(TaskOptions):
     what: Annotated[
         str,
         typer.Argument(
-            metavar="ENV_ID|SUITE", help="An environment of `turntree list`, MODULE:NAME, a suite or its file."
+            metavar="ENV_ID|SUITE", help="Environment from `turntree list`, MODULE:NAME, suite name or suite file."
         ),
     ]
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|ID|RUN", help=f"{MODELS} RUN@all: each checkpoint. Of --engine openai its name there."
+            metavar="DIR|ID|RUN", help=f"{MODELS} RUN@all: every checkpoint. With --engine openai: the served name."
         ),
     ] = None
-    engine: Annotated[EngineName, typer.Option(help="What runs the model.")] = EngineName.LOCAL
+    engine: Annotated[EngineName, typer.Option(help="Inference engine.")] = EngineName.LOCAL
     base_url: Annotated[
-        str | None, typer.Option(help="A server of that engine, instead of starting one: http://localhost:8000.")
+        str | None, typer.Option(help="URL of a running server of that engine, for example http://localhost:8000.")
     ] = None
     tool_calls: Annotated[
-        ToolCalls, typer.Option(help="Of --engine openai: who reads tool calls, the server or the environment.")
+        ToolCalls, typer.Option(help="With --engine openai: the server or the environment parses tool calls.")
     ] = ToolCalls.NATIVE
-    count: Annotated[int | None, typer.Option("-n", min=1, help="Tasks, from the first; 20, or a suite's own.")] = None
-    samples: Annotated[int | None, typer.Option(min=1, help="Episodes of each task; 1, or a suite's own.")] = None
+    count: Annotated[int | None, typer.Option("-n", min=1, help="Number of tasks; default: 20, or the suite's.")] = None
+    samples: Annotated[int | None, typer.Option(min=1, help="Episodes per task; default: 1, or the suite's.")] = None
     reward: RewardOption = None
     answer_format: AnswerFormatOption = None
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="0 is greedy; 0, or a suite's own.")] = None
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn; 256, or a suite's own.")] = None
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Sampling temperature; default: 0 (greedy), or the suite's.")
+    ] = None
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per turn; default: 256, or the suite's.")] = None
     speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
     store: StoreOption = None
     out: Annotated[
         Path | None,
-        typer.Option(help="Episodes as JSON lines, continued after a kill; a folder of a suite, or RUN@all."),
+        typer.Option(help="JSONL file of the episodes, resumed after a kill; a folder for a suite or RUN@all."),
     ] = None
-    restart: Annotated[bool, typer.Option("--restart", help="Begin --out anew.")] = False
-    markdown: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None
-    against: Annotated[
-        str | None, typer.Option(help="A second --model for the same tasks and noise: what differs, with its interval.")
-    ] = None
+    restart: Annotated[bool, typer.Option("--restart", help="Overwrite --out.")] = False
+    markdown: Annotated[Path | None, typer.Option(help="Markdown file for the table.")] = None
+    against: Annotated[str | None, typer.Option(help="Second --model, compared on the same tasks and noise.")] = None
     against_temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Temperature of the second one; the first one's without it.")
+        float | None, typer.Option(min=0.0, help="Temperature of the second model; default: the first model's.")
     ] = None
-    against_dtype: Annotated[str | None, typer.Option(help="Dtype of the second one; the first one's without it.")] = (
-        None
-    )
+    against_dtype: Annotated[
+        str | None, typer.Option(help="Dtype of the second model; default: the first model's.")
+    ] = None
 
     @property
     def second(self) -> str | None:
@@ -133,7 +133,7 @@ def eval_command(options: EvalOptions) -> None:
         write_whole(options.out / "results.json", as_json(results))
     _show(options, results, paired, models)
     if paired and not options.as_json and options.out is not None and suite is None:
-        typer.echo(f"both beside each other: turntree view {files[0][0]} {files[1][0]} --out both.html")
+        typer.echo(f"view both side by side: turntree view {files[0][0]} {files[1][0]} --out both.html")
     if all(episode.masked or not episode.turns for result in results for episode in result.episodes):
         raise typer.Exit(1)
 
@@ -146,17 +146,18 @@ def _suite(options: EvalOptions) -> Path | None:
 
     chat, what = options.engine is EngineName.OPENAI, options.what
     if options.second is not None and chat:
-        raise UsageError("--against needs an engine of tokens; a chat server has no noise to share")
+        raise UsageError("--against needs an engine that returns tokens; a chat server's noise cannot be shared")
     suite = find_suite(what)
     if suite is None and what not in list_envs() and (near := nearest_suite(what)):
-        raise UsageError(f"there is no suite or environment {what!r}; did you mean {near!r}?")
+        raise UsageError(f"unknown suite or environment {what!r}; did you mean {near!r}?")
     if suite is not None and (options.data or options.env_arg):
-        raise UsageError("--data and --env-arg belong to one environment; a suite names its own in its file")
-    _ = options.scorer  # unknown rewards are refused before tasks are read
+        raise UsageError("--data and --env-arg are for one environment; a suite's file sets its own")
+    # Refuse unknown rewards before tasks are read.
+    _ = options.scorer
     if chat and options.max_context is not None:
-        raise UsageError("--max-context is for engines that count tokens; a chat server knows its own context")
+        raise UsageError("--max-context needs an engine that returns tokens; a chat server sets its own limit")
     if chat and (options.template is not None or options.max_thinking_tokens is not None):
-        raise UsageError("--template and --max-thinking-tokens are for engines of tokens; a chat server has its own")
+        raise UsageError("--template and --max-thinking-tokens need an engine that returns tokens, not a chat server")
     return suite
 
 
@@ -166,8 +167,7 @@ def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
 
     made = [plan(task) for task in _tasks(options, suite)]
     if suite is None and options.count is not None and options.count > made[0].count:
-        known = f"{options.what} has {made[0].count} tasks here"
-        raise UsageError(f"-n {options.count}: {known}; ask for as many at most, or leave -n out")
+        raise UsageError(f"-n {options.count}: {options.what} has only {made[0].count} tasks; lower -n or leave it out")
     return made
 
 
@@ -205,15 +205,15 @@ def _policies(
         return [Policy(models.firsts[0], made, _choice(options, made, None, models.firsts[0]), None, files[0])]
     policies: list[Policy] = []
     choice = None
-    for place, model in enumerate(filter(None, (*models.firsts, models.second))):
-        hotter: dict[str, Any] = {}
+    for index, model in enumerate(filter(None, (*models.firsts, models.second))):
+        changed: dict[str, Any] = {}
         if model is models.second and options.against_temperature is not None:
-            hotter = {"temperature": options.against_temperature}
-        own = [replace(one, task=replace(one.task, **hotter)) for one in made]
+            changed = {"temperature": options.against_temperature}
+        own = [replace(one, task=replace(one.task, **changed)) for one in made]
         planned, renderer = _fitted(own, model, options.renderer_options())
         choice = choice or _choice(options, planned, renderer, model)
         dtype = options.against_dtype if model is models.second and options.against_dtype else options.dtype
-        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, files[place]))
+        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, files[index]))
     return policies
 
 
@@ -231,13 +231,13 @@ def _choice(
     from turntree.spec_tree.config import ForestConfig
 
     tokenizer, drafts, url = None if renderer is None else renderer.tokenizer, options.speculate, options.base_url
-    past = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
+    imported = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
     return options.engine_choice(
         model=model.path,
         max_batch=min(options.concurrency, max(one.episodes for one in planned)),
         max_context=max(one.context for one in planned),
         speculate=drafts,
-        forest=ForestConfig(import_turns=past) if past else None,
+        forest=ForestConfig(import_turns=imported) if imported else None,
         base_url=url,
     )
 
@@ -265,7 +265,7 @@ def _files(
     tables = [] if out is None or (suite is None and not models.each) else [out / "results.md", out / "results.json"]
     episodes = [path for one in files for path in one if path is not None]
     for path in filter(None, [*episodes, *tables, options.markdown]):
-        # Episodes that are continued may lie in a folder of what is read: they are never taken for something else.
+        # An episode file to resume may lie in an input folder: its content is checked when it is opened.
         keep_apart(path, read, folders=options.restart or path not in episodes)
         ensure_writable(path)
     if options.markdown is not None:
@@ -287,7 +287,7 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
         tool_calls=options.tool_calls,
     )
     results: list[EvalResult] = []
-    for place, policy in enumerate(policies):
+    for index, policy in enumerate(policies):
         count = len(policy.planned)
         if policy.renderer is None:
             by: dict[str, Any] = {"engine": options.engine, "tool_calls": options.tool_calls}
@@ -300,9 +300,10 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
         }
         turn_drafts: list[Any] = [None] * count
         readers = [
-            one.renderer.tokenizer for one in policies[max(0, place - 1) : place + 1] if one.renderer is not None
+            one.renderer.tokenizer for one in policies[max(0, index - 1) : index + 1] if one.renderer is not None
         ]
-        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):  # else its tokens are no drafts
+        # Turns of another tokenizer cannot be drafts.
+        if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):
             turn_drafts = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
         results += play_policy(policy, playing, by, turn_drafts, restart=options.restart)
     return results
@@ -317,8 +318,8 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
     from turntree.agents.files import json_value
 
     if options.as_json:
-        shown = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
-        Console().print_json(json.dumps(shown))
+        show_progress = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
+        Console().print_json(json.dumps(show_progress))
         return
     if models.each:
         print_rows(results)

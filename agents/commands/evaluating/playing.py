@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from turntree.agents.evaluation.table import EvalResult
     from turntree.agents.loop.renderer import Renderer
 
-Guesses = Sequence[Mapping[int, Sequence[int]] | None]
+TurnDrafts = Sequence[Mapping[int, Sequence[int]] | None]
 
 
 class Policy(NamedTuple):
@@ -34,7 +34,7 @@ class Policy(NamedTuple):
 
 
 def play_policy(
-    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, *, restart: bool
+    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: TurnDrafts, *, restart: bool
 ) -> list[EvalResult]:
     """Play the remaining episodes; after Ctrl-C, print where the evaluation stopped.
 
@@ -53,7 +53,7 @@ def play_policy(
 
 
 async def _play_all(
-    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: Guesses, restart: bool
+    policy: Policy, playing: Playing, by: Mapping[str, Any], turn_drafts: TurnDrafts, restart: bool
 ) -> list[EvalResult]:
     # Files are opened before the engine, which is not started if nothing is left to play.
     from dataclasses import replace
@@ -62,24 +62,25 @@ async def _play_all(
 
     from turntree.agents.engines.engine_choice import open_policy
     from turntree.agents.evaluation.run import finished, play
-    from turntree.agents.progress import episode_progress, shown
+    from turntree.agents.progress import episode_progress, show_progress
 
     planned, choice = policy.planned, policy.choice
     async with AsyncExitStack() as stack:
         model, engine = policy.model.name, None
-        if not model:  # a chat server knows what it serves
+        # A chat server states which model it serves.
+        if not model:
             engine = await stack.enter_async_context(open_policy(choice))
             model = getattr(engine, "model", "")
         playing = replace(playing, model=model)
         opened = _opened(policy, playing, by, restart=restart)
         for file in filter(None, opened):
             stack.callback(file.close)
-        there = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
-        if (results := [result for result in there if result is not None]) and len(results) == len(planned):
+        done = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
+        if (results := [result for result in done if result is not None]) and len(results) == len(planned):
             count = sum(len(result.episodes) for result in results)
-            typer.echo(f"all {count} episodes are there already: no model is loaded", err=True)
+            typer.echo(f"all {count} episodes are finished already; no model is loaded", err=True)
             return results
-        progress = stack.enter_context(shown(episode_progress(Console(stderr=True))))
+        progress = stack.enter_context(show_progress(episode_progress(Console(stderr=True))))
         starting = progress.add_task(f"starting the engine {choice.name}", total=None)
         if engine is None:
             engine = await stack.enter_async_context(open_policy(choice))
@@ -91,10 +92,10 @@ async def _play_all(
                 policy.renderer,
                 playing,
                 file=file,
-                turn_drafts=turn_drafted,
+                turn_drafts=drafts,
                 on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
             )
-            for one, file, turn_drafted in zip(planned, opened, turn_drafts, strict=True)
+            for one, file, drafts in zip(planned, opened, turn_drafts, strict=True)
         ]
 
 
@@ -112,13 +113,13 @@ def _advance(progress: Progress, bar: TaskID, count: int) -> None:
 
 
 def _where_it_stopped(policy: Policy) -> str:
-    there = [
+    done = [
         (one, file, _lines(file)) for one, file in zip(policy.planned, policy.files, strict=True) if file is not None
     ]
-    if not there:
-        return "interrupted: no episode is kept without --out"
-    counts = ", ".join(f"{lines} of {one.episodes} episodes in {file}" for one, file, lines in there)
-    return f"interrupted: {counts}; run the same command to go on"
+    if not done:
+        return "interrupted: without --out no episode was saved"
+    counts = ", ".join(f"{lines} of {one.episodes} episodes in {file}" for one, file, lines in done)
+    return f"interrupted: {counts}; run the same command again to resume"
 
 
 def _lines(path: Path) -> int:

@@ -62,6 +62,7 @@ def without_neutral(body: Any, fields: Container[str]) -> Any:
 
 
 def _same(value: Any, other: Any) -> bool:
+    # True == 1 in Python, but not in JSON.
     return bool(value == other) and isinstance(value, bool) == isinstance(other, bool)
 
 
@@ -99,7 +100,8 @@ class ApiError(AgentError):
     @property
     def headers(self) -> dict[str, str]:
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
-        if self.status in (408, 413):  # the rest of the body may still be coming
+        # The rest of the body may still arrive, so the connection cannot be reused.
+        if self.status in (408, 413):
             headers["Connection"] = "close"
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
@@ -111,7 +113,7 @@ class ClientGone(AgentError):
 def broken(what: str) -> ApiError:
     """Log the current exception and return a 500; call it inside an ``except`` block."""
     logger.exception("%s failed", what)
-    return ApiError(500, "the server failed at this request; its log says why", code="internal_error")
+    return ApiError(500, "internal error; see the server's log", code="internal_error")
 
 
 def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
@@ -122,16 +124,17 @@ def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
         name = str(error["loc"][-1])
         if name in NEUTRAL:
             known = ", ".join(map(repr, NEUTRAL[name]))
-            problem = f"{param}: this cannot be followed here; expected {known + ' or ' if known else ''}no such field"
+            problem = f"{param} is not supported here; expected {known + ' or ' if known else ''}no such field"
             return ApiError(400, f"{problem}, got {error.get('input')!r:.80}", param=param, code="unsupported_value")
         near = difflib.get_close_matches(name, list(fields), n=1, cutoff=0.8)
         hint = f"did you mean {near[0]!r}?" if near else "leave it out"
-        return ApiError(400, f"there is no field {param!r} here; {hint}", param=param, code="unknown_parameter")
+        return ApiError(400, f"unknown field {param!r}; {hint}", param=param, code="unknown_parameter")
     if error["type"] == "missing":
         return ApiError(400, f"the field {param!r} is missing", param=param, code="missing_required_parameter")
     if error["type"] == "json_invalid":
         return ApiError(400, f"the body must be JSON: {error['msg']}", code="invalid_json")
     problem = error["msg"].removeprefix("Value error, ")
     came = repr(error.get("input"))
+    # Our own validators state the value themselves.
     came = "" if problem.endswith(came[:40]) or error["type"] == "value_error" else f", got {came[:80]}"
     return ApiError(400, f"{param or 'the body'}: {problem}{came}", param=param, code="invalid_value")

@@ -55,6 +55,7 @@ class EventStream(Response):
         dialect: Dialect = OPENAI,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers})
+        # Starlette sets it for an empty body.
         del self.headers["content-length"]
         self._events, self._held, self._gone, self._dialect = events, held, gone, dialect
 
@@ -75,9 +76,11 @@ class EventStream(Response):
                 await _send(send, self._dialect.end)
         except ApiError as error:
             await self._refuse(send, error)
-        except Exception:  # the boundary of a stream: the status is sent, so the error goes to the client as an event
+        except Exception:
+            # The status has been sent already, so the error becomes an event.
             await self._refuse(send, broken("a stream"))
         finally:
+            # Closing the generator stops the sampling.
             await self._events.aclose()  # type: ignore[attr-defined]
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -97,6 +100,7 @@ async def as_they_come(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIte
     """
     pieces: asyncio.Queue[Any] = asyncio.Queue()
     task = asyncio.ensure_future(work(pieces.put_nowait))
+    # The sentinel wakes the reader after success, failure and cancellation alike.
     task.add_done_callback(lambda _: pieces.put_nowait(_END))
     try:
         while (piece := await pieces.get()) is not _END:

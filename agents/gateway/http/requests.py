@@ -24,9 +24,10 @@ def check_key(request: Request, key: str | None) -> None:
     if key is None:
         return
     given = given_key(request)
+    # Constant time, so that response times reveal nothing about the key.
     if not hmac.compare_digest(given.encode(), key.encode()):
-        came = "another one came" if given else "none came"
-        raise ApiError(401, f"expected the header Authorization: Bearer KEY, {came}", code="invalid_api_key")
+        got = "got another key" if given else "got none"
+        raise ApiError(401, f"expected the header Authorization: Bearer KEY, {got}", code="invalid_api_key")
 
 
 def check_sender(request: Request, settings: GatewaySettings) -> None:
@@ -35,27 +36,30 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
     Raises:
         ApiError: 403.
     """
-    given = request.headers.get("host", "")
+    host_header = request.headers.get("host", "")
     try:
-        host = urlsplit(f"//{given}").hostname or ""
-    except ValueError:  # half of a bracket
+        host = urlsplit(f"//{host_header}").hostname or ""
+    except ValueError:
+        # An unbalanced bracket.
         host = ""
     own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
     if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
-        problem = f"the Host {given!r:.80} is not this server's; if it is, begin it with --allowed-hosts {host:.80}"
+        problem = (
+            f"the Host {host_header!r:.80} is not this server's; if it is, begin it with --allowed-hosts {host:.80}"
+        )
         raise ApiError(403, problem, code="host_not_allowed")
     origin = request.headers.get("origin")
     if origin is None or {"*", origin} & {*settings.allowed_origins}:
         return
-    if origin.lower() not in (f"http://{given}".lower(), f"https://{given}".lower()):
-        problem = f"pages of {origin!r:.80} may not ask here; if they may, begin the server with --allowed-origins"
+    if origin.lower() not in (f"http://{host_header}".lower(), f"https://{host_header}".lower()):
+        problem = f"pages of {origin!r:.80} are not allowed; to allow them, start the server with --allowed-origins"
         raise ApiError(403, f"{problem} {origin:.80}", code="origin_not_allowed")
 
 
 def given_key(request: Request) -> str:
     """Return the key of a request, in OpenAI's or Anthropic's header; empty if there is none."""
-    kind, _, given = request.headers.get("authorization", "").partition(" ")
-    return given.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
+    kind, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
 
 async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
@@ -65,8 +69,9 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
         ApiError: 408 or 413.
         ClientGone: If the client disconnected.
     """
-    too_large = ApiError(413, f"the body may have {most:,} bytes at most; send less", code="body_too_large")
+    too_large = ApiError(413, f"expected a body of at most {most:,} bytes; send less", code="body_too_large")
     declared = request.headers.get("content-length", "")
+    # Refuse before reading; a chunked body is checked below.
     if declared.isdigit() and int(declared) > most:
         raise too_large
     body = bytearray()
@@ -78,9 +83,9 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
                     raise too_large
             return bytes(body)
     except ClientDisconnect:
-        raise ClientGone("the client went away while it sent its request") from None
+        raise ClientGone("the client disconnected while sending its request") from None
     except TimeoutError:
-        raise ApiError(408, f"the body did not arrive in {seconds:g} s; send it again", code="timeout") from None
+        raise ApiError(408, f"the body did not arrive within {seconds:g} s; send it again", code="timeout") from None
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -99,9 +104,10 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     try:
         return await work
     except asyncio.CancelledError:
-        if not gone.done() or task.uncancel():  # somebody else gave the answer up
+        # Cancelled by someone else, not because the client disconnected.
+        if not gone.done() or task.uncancel():
             raise
-        raise ClientGone("the client went away before its answer") from None
+        raise ClientGone("the client disconnected before the response") from None
     finally:
         gone.remove_done_callback(leave)
         gone.cancel()
@@ -117,9 +123,10 @@ async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
         async with asyncio.timeout(seconds) as limit:
             return await work
     except TimeoutError:
+        # A timeout raised inside the work itself.
         if not limit.expired():
             raise
-        raise ApiError(408, f"there was no answer in {seconds:g} s; ask for fewer tokens", code="timeout") from None
+        raise ApiError(408, f"no answer within {seconds:g} s; request fewer tokens", code="timeout") from None
 
 
 async def _gone(receive: Receive) -> None:

@@ -56,10 +56,12 @@ class Routes:
                 response = await handler(request)
             except ClientGone:
                 self._gone()
+                # Nobody reads it; nginx's code for a closed connection.
                 return Response(status_code=499)
             except ApiError as error:
                 response = Json(dialect.refusal(error), status_code=error.status, headers=error.headers)
-            except Exception:  # the boundary: whatever broke, the client is answered and the server goes on
+            except Exception:
+                # The boundary: the client gets a response and the server keeps running.
                 failed = broken(f"a request to {name}")
                 response = Json(dialect.refusal(failed), status_code=failed.status)
             self._answered(name, response.status_code, clock() - began)
@@ -77,6 +79,6 @@ class Routes:
 
 def _no_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    problem = f"there is no {request.method} {request.url.path!r:.200} here; see docs/howto/serve.md"
+    problem = f"unknown path {request.method} {request.url.path!r:.200}; see docs/howto/serve.md"
     found = ApiError(error.status_code, problem, code="not_found")
     return Json(found.body, status_code=error.status_code, headers=dict(error.headers or {}))

@@ -7,7 +7,7 @@ from pathlib import Path
 from turntree.agents.errors import UsageError
 from turntree.envs.parsers import get_parser
 
-NEEDS_KEY = "can be reached from other machines, so that --api-key is needed; without a key listen at 127.0.0.1"
+NEEDS_KEY = "can be reached from other machines and needs --api-key; without a key, listen on 127.0.0.1"
 ENV_ID = "gateway"  #: environment id of all sessions
 
 

@@ -36,21 +36,21 @@ def within(low: float, high: float, *, what: str = "a number", also: float | Non
 
     def check(value: Any, valid: ValidatorFunctionWrapHandler) -> Any:
         try:
-            found = valid(value)
+            number = valid(value)
         except ValidationError:
-            found = None
-        if found is None or not (low <= found <= high or found == also):
-            raise ValueError(f"expected {other}{what} from {low} to {high}, got {_shown(value)}")
-        return found
+            number = None
+        if number is None or not (low <= number <= high or number == also):
+            raise ValueError(f"expected {other}{what} from {low} to {high}, got {_repr(value)}")
+        return number
 
     return WrapValidator(check)
 
 
-def _shown(value: Any) -> str:
+def _repr(value: Any) -> str:
     try:
         return f"{value!r:.80}"
     except ValueError:  # Python writes no integer of thousands of digits
-        return f"one of {value.bit_length()} bits"
+        return f"an integer of {value.bit_length()} bits"
 
 
 def whole(low: int, high: int) -> WrapValidator:
@@ -90,7 +90,7 @@ def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
 def _texts(value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value
     if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values) or len(values) > 16:
-        raise ValueError(f"expected a text, or a list of at most 16, none of them empty, got {value!r:.80}")
+        raise ValueError(f"expected a string, or a list of at most 16 strings, none empty, got {value!r:.80}")
     return values
 
 
@@ -98,25 +98,26 @@ def _content(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     if not isinstance(value, list):
-        raise ValueError(f"expected a text or a list of parts, got {value!r:.80}")
+        raise ValueError(f"expected a string or a list of parts, got {value!r:.80}")
     for part in value:
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise ValueError(
-                f'this model reads text alone: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
+                f'this model reads only text: expected parts {{"type": "text", "text": ...}}, got {part!r:.80}'
             )
     return "".join(part["text"] for part in value)
 
 
 def _arguments(value: Any) -> dict[str, Any]:
     if value is None or (isinstance(value, str) and not value.strip()):
-        return {}  # a call without arguments, as some clients write it
+        # Some clients send an empty string for a call without arguments.
+        return {}
     try:
-        found = read_arguments(value) if isinstance(value, str) else value
+        number = read_arguments(value) if isinstance(value, str) else value
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a JSON object as text, got {value!r:.80}")
-    return found
+        number = None
+    if not isinstance(number, dict):
+        raise ValueError(f"expected a JSON object as a string, got {value!r:.80}")
+    return number
 
 
 class Strict(BaseModel):
@@ -173,6 +174,7 @@ class Fields(Strict):
     @model_validator(mode="before")
     @classmethod
     def _asked(cls, body: Any) -> Any:
+        # Runs before validation, which would refuse unknown fields.
         return without_neutral(body, cls.model_fields)
 
 
@@ -199,7 +201,7 @@ class SamplingFields(Fields):
     @classmethod
     def _no_bias(cls, value: dict[str, float] | None) -> None:
         if value:
-            raise ValueError("no token can be favoured here; leave it out")
+            raise ValueError("logit biases are not supported; leave this field out")
 
     def sampling(self, *, stops: Sequence[int], most: int, top: int) -> Sampling:
         """Return the engine's sampling parameters; ``top`` is the number of top tokens to return."""
@@ -210,7 +212,8 @@ class SamplingFields(Fields):
         }
         return Sampling(
             **given,
-            top_k=self.top_k or -1,  # some clients write 0 for all
+            # Some clients send 0 for "all".
+            top_k=self.top_k or -1,
             max_tokens=most,
             stop_token_ids=tuple(dict.fromkeys((*stops, *(self.stop_token_ids or ())))),
             seed=self.seed,
@@ -238,7 +241,7 @@ class ChatRequest(SamplingFields):
     def _free_choice(cls, value: Any) -> Any:
         if value == "required" or isinstance(value, dict):
             raise ValueError(
-                'the policy is free to call or not: expected "auto" or "none"; say in a message what to call'
+                'forced tool calls are not supported: expected "auto" or "none"; name the tool in a message'
             )
         return value
 
@@ -246,14 +249,14 @@ class ChatRequest(SamplingFields):
     @classmethod
     def _text_alone(cls, value: dict[str, Any] | None) -> Any:
         if value is not None and value.get("type") != "text":
-            raise ValueError(f'the policy is free to write anything: expected {{"type": "text"}}, got {value!r:.80}')
+            raise ValueError(f'constrained output is not supported: expected {{"type": "text"}}, got {value!r:.80}')
         return value
 
     @field_validator("top_logprobs")
     @classmethod
     def _with_logprobs(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value and not info.data.get("logprobs"):
-            raise ValueError("it needs logprobs: true")
+            raise ValueError("this field needs logprobs: true")
         return value
 
     @property
@@ -273,13 +276,13 @@ class CompletionRequest(SamplingFields):
     @classmethod
     def _one_kind(cls, value: Any, check: Any) -> Any:
         try:
-            found = check(value)
+            number = check(value)
         except ValidationError:
-            found = []
-        if not found or [] in (found if isinstance(found, list) else ()):
-            problem = f"expected a text, token ids from 0 to {MOST}, or a list of either, none empty"
+            number = []
+        if not number or [] in (number if isinstance(number, list) else ()):
+            problem = f"expected a string, token ids from 0 to {MOST}, or a list of either, none empty"
             raise ValueError(f"{problem}, got {value!r:.80}")
-        return found
+        return number
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

@@ -56,7 +56,7 @@ class Message(Loose):
     def _in_their_place(self) -> Message:
         here, other = ("tool_use", "tool_result") if self.role == "assistant" else ("tool_result", "tool_use")
         if any(block.type == other for block in self.content):
-            raise ValueError(f"a message with the role {self.role!r} has text and {here} blocks, got {other}")
+            raise ValueError(f"expected text and {here} blocks in a message of role {self.role!r}, got {other}")
         return self
 
     def in_chat(self) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class Choice(Loose):
     @classmethod
     def _free(cls, value: Any) -> Any:
         if value in ("any", "tool"):
-            raise ValueError("the policy is free to call or not: expected auto or none; say in a message what to call")
+            raise ValueError("forced tool calls are not supported: expected auto or none; name the tool in a message")
         return value
 
 
@@ -113,7 +113,7 @@ class CountRequest(Fields):
             ApiError: 400 if the last message is the assistant's (no prefill), or the chat exceeds a limit.
         """
         if self.messages[-1].role == "assistant":
-            problem = "the last message is the assistant's, and its turn cannot be begun here; end with a user's"
+            problem = "prefilling the assistant's message is not supported; end with a user message"
             raise ApiError(400, problem, param="messages", code="invalid_value")
         system = [{"role": "system", "content": self.system}] if self.system else []
         tools = [
