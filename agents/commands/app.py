@@ -19,7 +19,7 @@ from turntree.agents.commands.serve import serve_command
 from turntree.agents.commands.view import tree_command, view_command
 
 if TYPE_CHECKING:
-    from turntree.agents.verl.launch import Phase, StepReport
+    from turntree.agents.verl.launch import StepReport
 
 app = typer.Typer(
     help="Train LLM agents with reinforcement learning in multi-turn environments.",
@@ -124,7 +124,7 @@ def train_policy(
         from turntree.agents.errors import UsageError
 
         raise UsageError("--out needs --check; set a training's run folder with turntree.run_dir=DIR")
-    raise typer.Exit(train(config, words, on_step=_print_step, on_phase=_print_phase))
+    raise typer.Exit(train(config, words, on_step=_print_step, on_phase=lambda phase: typer.echo(phase, err=True)))
 
 
 @app.command("demo")
@@ -209,7 +209,3 @@ def _print_step(report: StepReport) -> None:
     line = f"step {report.step}: reward {report.reward:.3f}, {speed}, {report.seconds:.1f} s"
     line += f"; {report.program_error}" if report.program_error else ""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _print_phase(phase: Phase) -> None:
-    typer.echo(phase, err=True)

@@ -100,13 +100,11 @@ class SftOptions:
         typer.Option("--from", metavar="RUN", help="Train on recorded episodes: run folder, or eval's --out."),
     ] = None
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help='Train on a JSONL file of {"messages": [...], "tools": [...]}.'),
+        Path | None, typer.Option(metavar="FILE", help='Train on a JSONL file of {"messages": [...], "tools": [...]}.')
     ] = None
     above: Annotated[float, typer.Option(help="Use only episodes with a reward above this.")] = 0.0
     tasks: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of tasks whose solution() is played; default: at most 100."),
+        int | None, typer.Option(min=1, help="Number of tasks whose solution() is played; default: at most 100.")
     ] = None
     epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the demonstrations.")] = 1.0
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps; overrides --epochs.")] = None

@@ -27,8 +27,7 @@ TokenEngineOption = Annotated[
     ),
 ]
 TemplateOption = Annotated[
-    str | None,
-    typer.Option(metavar="{NAME: VALUE}", help="Chat template variables: {enable_thinking: false}."),
+    str | None, typer.Option(metavar="{NAME: VALUE}", help="Chat template variables: {enable_thinking: false}.")
 ]
 DataOption = Annotated[str | None, typer.Option(help="Tasks: JSONL file, Parquet file or data set id.")]
 TOOL_FORMATS = (
@@ -40,8 +39,7 @@ ToolFormatOption = Annotated[str | None, typer.Option(help=TOOL_FORMATS)]
 EnvArgOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Environment argument; repeatable.")]
 
 StoreOption = Annotated[
-    Path | None,
-    typer.Option(help="Warm-start the draft store: a store file, or a run folder with checkpoints."),
+    Path | None, typer.Option(help="Warm-start the draft store: a store file, or a run folder with checkpoints.")
 ]
 
 
@@ -135,8 +133,7 @@ class TaskOptions(PolicyOptions):
     tool_format: ToolFormatOption = None
     env_arg: EnvArgOption = None
     max_context: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens per episode; default: 1024 or two turns, at most the model's."),
+        int | None, typer.Option(min=1, help="Tokens per episode; default: 1024 or two turns, at most the model's.")
     ] = None
     concurrency: Annotated[int, typer.Option(min=1, help="Episodes played at once.")] = 16
     seed: Annotated[int, typer.Option(help="Seed of tasks and sampling.")] = 0

@@ -46,7 +46,7 @@ def score_command(
     _show("data set", rows, target, as_json)
     if missing := sum(tally.without_question for tally in tallies.values()):
         typer.echo(
-            f"{missing} rows have no question, so an answer that copies it would count as right; add the field question",
+            f"{missing} rows have no question, so an answer that copies it counts as right; add the field question",
             err=True,
         )
 

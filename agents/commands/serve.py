@@ -47,8 +47,7 @@ class ServeOptions(PolicyOptions):
     tool_format: ToolFormatOption = None
     record: Annotated[Path | None, typer.Option(help="Run folder in which sessions are recorded as episodes.")] = None
     reward: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE:NAME", help="Custom reward that clients may name; repeatable."),
+        list[str] | None, typer.Option(metavar="MODULE:NAME", help="Custom reward that clients may name; repeatable.")
     ] = None
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions at once.")] = 1024
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0

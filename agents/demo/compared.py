@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from turntree.agents.errors import RecordError
 from turntree.agents.files import write_whole
@@ -66,12 +66,8 @@ class Comparison:
     @classmethod
     def load(cls, path: Path) -> Comparison:
         rows = json_lines(path, lambda number, problem: RecordError(f"{path}, line {number}: {problem}"))
-        return cls(steps=tuple(_step(row) for _, row in rows))
-
-
-def _step(saved: dict[str, Any]) -> StepComparison:
-    costs = {name: Cost(**saved[name]) for name in ("speculative", "plain")}
-    return StepComparison(**{**saved, **costs})
+        costs = ((row, {name: Cost(**row[name]) for name in ("speculative", "plain")}) for _, row in rows)
+        return cls(steps=tuple(StepComparison(**{**row, **cost}) for row, cost in costs))
 
 
 class Spread(NamedTuple):

@@ -28,7 +28,7 @@ from turntree.agents.verl.episodes.dataset import make_env, token_bounds
 from turntree.agents.verl.records.recording import RunFolder
 
 if TYPE_CHECKING:
-    from turntree.agents.engines.local import EngineStats, LocalEngine
+    from turntree.agents.engines.local import LocalEngine
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,8 @@ def compare(
         FileNotFoundError: If the run recorded no episodes or no weights.
     """
     folder = RunFolder(Path(composition.settings.run_dir))
-    recorded = [step for step in range(1, _last_step(folder) + 1) if folder.weights(step).is_file()]
+    steps = sorted(int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl"))
+    recorded = [step for step in steps if folder.weights(step).is_file()]
     if not recorded:
         raise FileNotFoundError(
             f"{folder.root} has no recorded steps with weights; train with turntree.record_episodes=true and "
@@ -67,11 +68,6 @@ def compare(
             if on_step is not None:
                 on_step(done[-1])
     return Comparison(steps=tuple(done))
-
-
-def _last_step(folder: RunFolder) -> int:
-    steps = [int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl")]
-    return max(steps, default=0)
 
 
 class _Replay:
@@ -173,11 +169,8 @@ class _Replay:
 
         before = engine.stats()
         episodes = asyncio.run(play())
-        return episodes, _cost(engine.stats() - before)
-
-
-def _cost(stats: EngineStats) -> Cost:
-    return Cost(**{field.name: getattr(stats, field.name) for field in fields(Cost)})
+        spent = engine.stats() - before
+        return episodes, Cost(**{field.name: getattr(spent, field.name) for field in fields(Cost)})
 
 
 def _tokens(episode: Episode) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ def operations(expression: str, *, precedence: bool = True) -> list[Operation]:
 
 
 async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random) -> list[Demonstration]:
-    tasks = _tasks(env, rng)
+    tasks = map(env.task, itertools.count(rng.randrange(2**31)))
     kinds = rng.choices(list(SHARES), list(SHARES.values()), k=count)
     played = []
     for kind in kinds:
@@ -109,11 +109,6 @@ async def _play(env: Env, renderer: Renderer, count: int, rng: random.Random) ->
         played.append(Demonstration(kind, await rollout(env, engine, renderer, task=task)))
     env.close()
     return played
-
-
-def _tasks(env: Env, rng: random.Random) -> Iterator[Task]:
-    first = rng.randrange(2**31)
-    return map(env.task, itertools.count(first))
 
 
 def _calls(task: Task, kind: Kind, rng: random.Random) -> list[Operation]:

@@ -144,10 +144,7 @@ def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
     if settings.model:
         return [adamw(model.parameters(), rate)]
     matrices, others = _parameters(model)
-    return [
-        Muon(matrices, lr=rate, weight_decay=settings.weight_decay),
-        adamw(others, rate),
-    ]
+    return [Muon(matrices, lr=rate, weight_decay=settings.weight_decay), adamw(others, rate)]
 
 
 def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from turntree.agents.files import json_value, write_whole
 from turntree.envs import Env
-from turntree.envs.checking.attack import BOUND, LUCK, Attack, Row, attack
+from turntree.envs.checking.attack import BOUND, LUCK, Attack, attack
 
 _NAMED = 3  #: tasks listed in the table; the report file lists all
 
@@ -65,7 +65,8 @@ def _print(report: Attack, findings: Mapping[str, str]) -> None:
         mark = "FOUND" if row.policy in findings else "ok"
         paid = row.tasks - len(row.refused) if row.must_pay else len(row.paid)
         shares = (f"{count / row.tasks:.2%}" for count in (paid, row.lucky))
-        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some_ids(_which(row))))
+        ids = tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
+        table.add_row(mark, Text(row.policy), str(row.tasks), *shares, Text(_some_ids(ids)))
     console = Console()
     console.print(table)
     earned = ", ".join(f"{name} {value:.3g}" for name, value in report.nothing.items())
@@ -76,10 +77,6 @@ def _print(report: Attack, findings: Mapping[str, str]) -> None:
         lines.append(f"left out because wrong answers are not graded: {_some_ids(report.ungraded)}")
     for line in (*lines, *(f"{policy}: {what}" for policy, what in findings.items())):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _which(row: Row) -> tuple[str, ...]:
-    return tuple(row.refused if row.must_pay else row.paid) or tuple(row.failed)
 
 
 def _some_ids(ids: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan, sqrt
 from typing import Any, NamedTuple
@@ -87,50 +87,65 @@ async def evaluate(
         ValueError: If ``renderer`` is missing for an engine.
     """
     playing = replace(playing, **settings)
-    samples, scorer = playing.samples, playing.scorer
-    played: Callable[..., Awaitable[Episode]]
+    play_one: Callable[..., Awaitable[Episode]]
     if isinstance(engine, ChatServer):
-        played = partial(chat_rollout, server=engine, tool_calls=playing.tool_calls)
+        play_one = partial(chat_rollout, server=engine, tool_calls=playing.tool_calls)
     elif renderer is not None:
-        played = partial(rollout, engine=engine, renderer=renderer)
+        play_one = partial(rollout, engine=engine, renderer=renderer)
     else:
-        raise ValueError("an engine of tokens needs a renderer, built on the tokenizer of its model; got None")
-    order = [(index, sample) for index in indices for sample in range(samples)]
-    ended: dict[int, Episode] = {}
-    groups: dict[int, list[int]] = defaultdict(list)
-    for place, at in enumerate(order):
-        if done and at in done and (scorer is None or all((at[0], sample) in done for sample in range(samples))):
-            ended[place] = done[at]
-    places = iter([place for place in range(len(order)) if place not in ended])
+        raise ValueError("expected a Renderer with the tokenizer of the engine's model, got None")
+    samples = range(playing.samples)
+    order = [(index, sample) for index in indices for sample in samples]
+    run = _Run(make_env=make_env, play_one=play_one, playing=playing, order=order, on_episode=on_episode)
+    for position, (index, sample) in enumerate(order):
+        needed = [(index, sample)] if playing.scorer is None else [(index, other) for other in samples]
+        if done and all(key in done for key in needed):
+            run.ended[position] = done[index, sample]
+    # The workers share one iterator, so each takes the next position that is still open.
+    remaining = [position for position in range(len(order)) if position not in run.ended]
+    positions = iter(remaining)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(playing.concurrency, len(remaining))):
+            group.create_task(run.work(contain(make_env), positions))
+    return [run.ended[position] for position in range(len(order))]
 
-    async def play(env: Any, places: Iterator[int]) -> None:
-        for place in places:
-            index, sample = order[place]
-            own, drawn = derive_seed(playing.seed, index), playing.sampling
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    make_env: Callable[[], Any]
+    play_one: Callable[..., Awaitable[Episode]]
+    playing: Playing
+    order: list[tuple[int, int]]  #: (task, sample) by position
+    on_episode: Callable[[Sampled], None] | None
+    ended: dict[int, Episode] = field(default_factory=dict)  #: by position
+    groups: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  #: ended positions of each task
+
+    async def work(self, env: Any, positions: Iterator[int]) -> None:
+        playing = self.playing
+        for position in positions:
+            index, sample = self.order[position]
+            seed, sampling = derive_seed(playing.seed, index), playing.sampling
             if sample:
-                drawn = replace(drawn or Sampling(), seed=sampling_seed(playing.seed, index, sample))
-            ended[place] = await played(env, limits=playing.limits, index=index, seed=own, sampling=drawn)
-            env = env_after(ended[place], env, make_env)
-            await end(place)
+                sampling = replace(sampling or Sampling(), seed=sampling_seed(playing.seed, index, sample))
+            episode = await self.play_one(env, limits=playing.limits, index=index, seed=seed, sampling=sampling)
+            self.ended[position] = episode
+            env = env_after(episode, env, self.make_env)
+            await self._report(position)
         contain(env.close)
 
-    async def end(place: int) -> None:
-        news = [place]
+    async def _report(self, position: int) -> None:
+        finished, scorer, samples = [position], self.playing.scorer, self.playing.samples
         if scorer is not None:
-            (group := groups[place // samples]).append(place)
+            # Rewards may compare the samples of a task, so they are computed once all have ended.
+            (group := self.groups[position // samples]).append(position)
             if len(group) < samples:
                 return
-            news = sorted(group)
-            scored = await judge_episodes([ended[place] for place in news], scorer)
-            ended.update(zip(news, scored, strict=True))
-        if on_episode is not None:
-            for place in news:
-                on_episode(Sampled(*order[place], ended[place]))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(playing.concurrency, len(order) - len(ended))):
-            group.create_task(play(contain(make_env), places))
-    return [ended[place] for place in range(len(order))]
+            finished = sorted(group)
+            scored = await judge_episodes([self.ended[other] for other in finished], scorer)
+            self.ended.update(zip(finished, scored, strict=True))
+        if self.on_episode is not None:
+            for other in finished:
+                self.on_episode(Sampled(*self.order[other], self.ended[other]))
 
 
 def sampling_seed(seed: int, task: int, sample: int) -> int:

@@ -34,7 +34,8 @@ def repeated(groups: Sequence[Sequence[Episode]]) -> Repeated:
     right = [sum(map(solved, group)) for group in scored]
     most = max(map(len, scored), default=0)
     passing: dict[int, Estimate] = {}
-    for k in _powers(most):
+    # Powers of two up to the number of samples, and that number itself.
+    for k in sorted({2**n for n in range(most.bit_length())} | {most}) if most else []:
         able = [(len(group), count) for group, count in zip(scored, right, strict=True) if len(group) >= k]
         passing[k] = estimate([pass_at_k(n, count, k) for n, count in able])
     return Repeated(
@@ -94,7 +95,3 @@ def estimate(values: Sequence[float]) -> Estimate:
     drawn = np.random.default_rng(0).integers(len(data), size=(_DRAWS, len(data)))
     low, high = np.quantile(data[drawn].mean(axis=1), [0.025, 0.975])
     return Estimate(float(data.mean()), float(low), float(high), len(data))
-
-
-def _powers(most: int) -> list[int]:
-    return sorted({2**n for n in range(most.bit_length())} | {most}) if most else []

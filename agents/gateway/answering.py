@@ -50,7 +50,11 @@ class Answering:
         """
         if plan.stream:
             return EventStream(
-                self._events(plan, held), held, dict(plan.headers), gone=self._count_gone, dialect=plan.answer.dialect
+                self._events(plan, held),
+                held,
+                dict(plan.headers),
+                gone=self.metrics.add_gone,
+                dialect=plan.answer.dialect,
             )
         with held:
             turns = await unless_gone(http.receive, in_time(self._sample(plan, None), self.seconds))
@@ -99,6 +103,3 @@ class Answering:
             for event in plan.answer.last(index, turn):
                 put(event)
         return turn
-
-    def _count_gone(self) -> None:
-        self.metrics.add("clients_gone_total")

@@ -49,17 +49,16 @@ def finish_reason(done: Completion, calls: Sequence[ToolCall] = ()) -> str:
 def message(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
     wire: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if calls:
-        wire["tool_calls"] = [_call(call, name) for call, name in zip(calls, ids, strict=True)]
+        wire["tool_calls"] = [
+            {"id": name, "type": "function", "function": {"name": call.name, "arguments": call_arguments(call)}}
+            for call, name in zip(calls, ids, strict=True)
+        ]
     return wire
 
 
 def call_ids(calls: Sequence[ToolCall]) -> list[str]:
     # Mistral's chat templates accept only ids of exactly nine alphanumeric characters.
     return [nine_letters(uuid.uuid4().hex) for _ in calls]
-
-
-def _call(call: ToolCall, name: str) -> dict[str, Any]:
-    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": call_arguments(call)}}
 
 
 def chat_logprobs(tokenizer: Any, done: Completion) -> dict[str, Any]:

@@ -294,7 +294,7 @@ def make_app(gateway: Gateway) -> Starlette:
         metrics.add("requests_total", path=path, status=status)
         metrics.request_seconds.add(seconds)
 
-    routes = Routes(gateway.settings, answered=answered, gone=lambda: metrics.add("clients_gone_total"))
+    routes = Routes(gateway.settings, answered=answered, gone=metrics.add_gone)
     routes.add("/v1/chat/completions", gateway.chat, method="POST")
     routes.add("/v1/completions", gateway.complete, method="POST")
     routes.add("/v1/messages", gateway.messages, method="POST", dialect=ANTHROPIC)

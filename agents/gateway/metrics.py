@@ -42,6 +42,9 @@ class Metrics:
     def add(self, name: str, amount: int = 1, **labels: object) -> None:
         self.counts[name, ",".join(f'{label}="{value}"' for label, value in labels.items())] += amount
 
+    def add_gone(self) -> None:
+        self.add("clients_gone_total")
+
     def add_turn(self, turn: SampledTurn) -> None:
         done = turn.completion
         self.add("prompt_tokens_total", len(turn.prompt_ids))

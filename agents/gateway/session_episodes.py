@@ -134,7 +134,10 @@ class SessionRecord:
             undo.callback(self._close_file)
             self._journal = SessionJournal(folder, path.stem, decode)
             undo.callback(self._journal.close)
-            if found := self._journal.recover(episodes, self._append_recovered):
+            if found := self._journal.recover(
+                episodes,
+                lambda session, decode: self._append(session, [episode_of(one, decode) for one in dialogues(session)]),
+            ):
                 logger.warning("%d unfinished sessions of a killed server were recorded as failures in %s", found, path)
             undo.pop_all()
 
@@ -168,9 +171,6 @@ class SessionRecord:
         ]
         self._writer.write_all(rows)
         self._numbers[task], self._samples[task] = number, sample + len(rows)
-
-    def _append_recovered(self, session: Session, decode: Decode) -> None:
-        self._append(session, [episode_of(one, decode) for one in dialogues(session)])
 
     def _close_file(self) -> None:
         self._writer.close()

@@ -111,7 +111,8 @@ class SessionJournal:
         # Rename first: if this server is killed before the unlink, its own record shows that the session is recorded.
         path = path.rename(path.with_name(f"{self._start}.{path.name.partition('.')[2]}"))
         if left := session is not None and session.id != recorded:
-            write(session, _decode_of(session))
+            texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
+            write(session, lambda tokens: texts[tuple(tokens)])
         path.unlink()
         return left
 
@@ -128,11 +129,6 @@ class SessionJournal:
             "replied": node.replied,
             "turn": turn_to_dict(whole, _context(node.parent)),
         }
-
-
-def _decode_of(session: Session) -> Decode:
-    texts = {node.turn.completion.token_ids: node.turn.text for node in session.nodes}
-    return lambda tokens: texts[tuple(tokens)]
 
 
 def _last_recorded(path: Path) -> str | None:

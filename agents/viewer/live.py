@@ -19,7 +19,8 @@ from turntree.agents.viewer.page import render
 from turntree.agents.viewer.source import Source
 
 _WAITING = (
-    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title><p>{}</p>'
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title>'
+    "<p>No episode has ended yet. This page reloads itself.</p>"
 )
 
 

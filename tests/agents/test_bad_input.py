@@ -186,7 +186,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
     assert "Traceback" not in err
     lines = out.read_bytes().splitlines(keepends=True)
     assert all(line.endswith(b"\n") and json.loads(line)["episode"] for line in lines)
-    assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command to go on" in err
+    assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command again to resume" in err
     said = run((*words, "-n", str(len(lines) + 2)))
     assert said.status == 0, said.err
     assert out.read_bytes().startswith(b"".join(lines))
@@ -195,7 +195,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
 
 def test_an_error_that_says_enough_is_left_as_it_is() -> None:
     assert explain_os_error(OSError(errno.EADDRINUSE, "Address already in use")).startswith(
-        "the port is in use; name another"
+        "the port is in use; choose another"
     )
     assert explain_os_error(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
     assert explain_os_error(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")

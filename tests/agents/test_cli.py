@@ -92,7 +92,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
-    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert said.row["turns cut by a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
     assert "of the turns were cut at a limit of tokens" in said.out
     assert "warning: no episode called a tool, but the environment has calculator" in said.out
@@ -142,7 +142,7 @@ def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_mod
     told = turntree(*asked)
     assert (told.status, told.row["failures (left out)"], told.row["accuracy"]) == (status, "0", "0.000 (0 of 5)")
     assert told.row.get("programs without an answer", "0") == str(errors)
-    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without a turn of the policy"}
+    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without asking the policy"}
     assert ("first program error:" in told.out) is bool(errors)
     assert why.get(command, "") in told.out
 
@@ -150,7 +150,7 @@ def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_mod
 def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
     passes = "nan tokens per forward pass"
-    for turns, error, words in ((0.0, said, "no turn of the policy"), (1.5, "", passes)):
+    for turns, error, words in ((0.0, said, "no turns sampled"), (1.5, "", passes)):
         metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}
         _print_step(StepReport(step=3, metrics=metrics, engine={}, program_error=error))
         line = f"step 3: reward 0.000, {words}, 2.0 s"

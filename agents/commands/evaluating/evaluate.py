@@ -281,10 +281,7 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
     from turntree.agents.evaluation.paired import turn_drafts_of
 
     playing = Playing(
-        seed=options.seed,
-        concurrency=options.concurrency,
-        scorer=options.scorer,
-        tool_calls=options.tool_calls,
+        seed=options.seed, concurrency=options.concurrency, scorer=options.scorer, tool_calls=options.tool_calls
     )
     results: list[EvalResult] = []
     for index, policy in enumerate(policies):

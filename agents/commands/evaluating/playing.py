@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,11 +12,10 @@ import typer
 from turntree.agents.commands.options import NamedModel
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.evaluation.evaluate import Playing
-    from turntree.agents.evaluation.file import EvalFile
     from turntree.agents.evaluation.run import Planned
     from turntree.agents.evaluation.table import EvalResult
     from turntree.agents.loop.renderer import Renderer
@@ -61,7 +59,7 @@ async def _play_all(
     from rich.console import Console
 
     from turntree.agents.engines.engine_choice import open_policy
-    from turntree.agents.evaluation.run import finished, play
+    from turntree.agents.evaluation.run import finished, open_file, play
     from turntree.agents.progress import episode_progress, show_progress
 
     planned, choice = policy.planned, policy.choice
@@ -72,7 +70,10 @@ async def _play_all(
             engine = await stack.enter_async_context(open_policy(choice))
             model = getattr(engine, "model", "")
         playing = replace(playing, model=model)
-        opened = _opened(policy, playing, by, restart=restart)
+        opened = [
+            None if file is None else open_file(one, file, playing, restart=restart, played_by=by)
+            for one, file in zip(planned, policy.files, strict=True)
+        ]
         for file in filter(None, opened):
             stack.callback(file.close)
         done = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
@@ -93,34 +94,23 @@ async def _play_all(
                 playing,
                 file=file,
                 turn_drafts=drafts,
-                on_episode=partial(_advance, progress, progress.add_task(one.task.title, total=one.episodes)),
+                on_episode=_bar(progress, one),
             )
             for one, file, drafts in zip(planned, opened, turn_drafts, strict=True)
         ]
 
 
-def _opened(policy: Policy, playing: Playing, by: Mapping[str, Any], *, restart: bool) -> list[EvalFile | None]:
-    from turntree.agents.evaluation.run import open_file
-
-    return [
-        None if file is None else open_file(one, file, playing, restart=restart, played_by=by)
-        for one, file in zip(policy.planned, policy.files, strict=True)
-    ]
-
-
-def _advance(progress: Progress, bar: TaskID, count: int) -> None:
-    progress.update(bar, completed=count)
+def _bar(progress: Progress, planned: Planned) -> Callable[[int], None]:
+    bar = progress.add_task(planned.task.title, total=planned.episodes)
+    return lambda count: progress.update(bar, completed=count)
 
 
 def _where_it_stopped(policy: Policy) -> str:
-    done = [
-        (one, file, _lines(file)) for one, file in zip(policy.planned, policy.files, strict=True) if file is not None
-    ]
-    if not done:
+    counts = []
+    for one, file in zip(policy.planned, policy.files, strict=True):
+        if file is not None:
+            lines = file.read_bytes().count(b"\n") if file.exists() else 0
+            counts.append(f"{lines} of {one.episodes} episodes in {file}")
+    if not counts:
         return "interrupted: without --out no episode was saved"
-    counts = ", ".join(f"{lines} of {one.episodes} episodes in {file}" for one, file, lines in done)
-    return f"interrupted: {counts}; run the same command again to resume"
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return f"interrupted: {', '.join(counts)}; run the same command again to resume"

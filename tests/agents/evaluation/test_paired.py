@@ -76,9 +76,9 @@ def test_every_checkpoint_of_a_run_is_no_second_model(turntree: Any, tiny_model:
     for words in (("--model", "RUN@all", "--against", tiny_model), ("--model", tiny_model, "--against", "RUN@all")):
         said = turntree("eval", "turntree/Arithmetic-v0", *words)
         assert (said.status, "name RUN@STEP, not RUN@all" in said.err) == (2, True)
-    assert "one is needed here: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
+    assert "expected one: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
 
 
 def test_a_chat_server_has_no_noise_to_share(turntree: Any) -> None:
     said = turntree("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x")
-    assert (said.status, "no noise to share" in said.err) == (2, True)
+    assert (said.status, "noise cannot be shared" in said.err) == (2, True)

@@ -45,7 +45,7 @@ def test_a_store_of_another_run_saves_passes_and_changes_no_token(turntree, tiny
 @pytest.mark.parametrize("words", [["--no-speculate"], ["--engine", "vllm", "--base-url", "http://h"]])
 def test_a_store_that_nothing_drafts_from_is_refused(turntree: Any, tiny_model: Path, words: list[str]) -> None:
     said = turntree("eval", "turntree/Arithmetic-v0", "--model", tiny_model, "--store", "x", *words)
-    assert (said.status, "--store has turns that an engine started here drafts from" in said.err) == (2, True)
+    assert (said.status, "--store needs an engine started here with speculation" in said.err) == (2, True)
 
 
 def test_what_is_no_store_is_said_before_an_engine_starts(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_what_a_killed_server_had_not_ended_is_recorded_by_the_next(tmp_path, en
         server.process.wait(patience(60))
     view: Said = turntree("view", server.record, "--out", tmp_path / "page.html")
     assert view.status == 2, "no session has ended"
-    assert f"sessions in {server.record} that have not ended: 1, which are not shown" in caplog.text
+    assert f"{server.record}: 1 unfinished sessions are not shown" in caplog.text
     ((labels, episode),) = restarted(server.record, engine, renderer)
     assert "sessions that a killed server had not ended: 1, now failures in" in caplog.text
     assert (labels["session_id"], len(episode.turns)) == (first.headers["x-session-id"], 2)
@@ -164,7 +164,7 @@ def test_a_damaged_file_of_turns_stays_and_is_named(served, engine, renderer, ru
         broken.write_text(row + "\n")
     with gateway_at(engine, renderer, record=copy):
         assert len(left(copy)) == 3
-    assert sum("stays there: " in record.getMessage() for record in caplog.records) == 3
+    assert sum("its file is kept: " in record.getMessage() for record in caplog.records) == 3
     assert len(records(copy)) == 4
 
 
@@ -172,7 +172,7 @@ def test_turns_that_a_full_disk_did_not_take_are_written_with_the_next(served, e
     with files_of_at_most(10):
         first = served.chat(user("a"))
         assert first.status_code == 200, "the dialogue goes on"
-    assert "a kill would lose turns of session" in caplog.text
+    assert "are not saved against a kill" in caplog.text
     assert [path.read_bytes() for path in left(run_folder)] == [b""]
     served.chat(user("a"), said(first), user("b"))
     ((_, episode),) = restarted(killed(run_folder), engine, renderer)

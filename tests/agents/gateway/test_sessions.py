@@ -335,7 +335,7 @@ def test_a_verdict_that_a_full_disk_does_not_take_is_given_again_and_nothing_is_
                 error = answer.json()["error"]
                 assert (answer.status_code, error["code"], error["type"]) == (507, "not_recorded", "server_error")
                 assert str(file) in error["message"]
-                assert "may not become that large" in error["message"]
+                assert "exceeds the file size limit" in error["message"]
         assert file.read_bytes() == before
     assert served.client.get(path).json()["turns"] == 2
     assert session_of(served.chat(user("a"), said(first), user("b"))) == "s", "it goes on"

@@ -132,7 +132,7 @@ def shell(script: str) -> list[str]:
 BY_ITSELF = [
     ({"program": "crashes"}, StopReason.DONE, 1, "RuntimeError: the disk is full"),
     ({"program": "exits"}, StopReason.DONE, 1, "the program raised SystemExit: 0"),
-    ({"program": "silent"}, StopReason.DONE, 0, "without a turn of the policy"),
+    ({"program": "silent"}, StopReason.DONE, 0, "without asking the policy"),
     ({"program": "asks_many", "limits": Limits(max_turns=3)}, StopReason.MAX_TURNS, 0, "400"),
     ({"program": "begins_too_long"}, StopReason.MAX_TOKENS, 0, "400"),
     ({"program": "ends_itself"}, StopReason.DONE, 1, "it is over"),
@@ -332,7 +332,7 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({}, "give one of program=MODULE:NAME and command"),
+        ({}, "expected either program=MODULE:NAME or command"),
         ({"program": "gone"}, "got 'programs:gone'"),
         ({"program": "user"}, "has the parameters text"),
         ({"program": "silent", "seconds": 0}, "seconds must be positive"),

@@ -103,7 +103,7 @@ def test_two_runs_are_read_beside_each_other_or_on_a_phone_below(browser: Any, s
     page.wait_for_selector("html[data-ready]")
     assert page.inner_text("#summary").startswith("8 of 16 episodes")
     assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing runs over"
-    left, right = (told.bounding_box() for told in page.locator(".told").all())
+    left, right = (section.bounding_box() for section in page.locator(".episode").all())
     assert (left["x"] == right["x"]) is (width == 390)
     assert min(left["width"], right["width"]) > 300
     page.close()
@@ -128,7 +128,7 @@ def test_what_was_said_is_found_only_where_it_is_looked_for(page: Any) -> None:
     page.fill("#find", "heard")
     assert page.inner_text("#summary").startswith("0 of")
     page.check("#texts")
-    page.wait_for_function("!/^(0 of|reading)/.test(document.getElementById('summary').textContent)")
+    page.wait_for_function("!/^(0 of|loading)/.test(document.getElementById('summary').textContent)")
 
 
 def test_on_a_phone_the_episode_has_the_screen_and_the_list_is_a_drawer(browser: Any, url: str) -> None:
@@ -180,7 +180,7 @@ def test_the_tree_of_a_state_unfolds_and_folds(page: Any, episodes: int) -> None
     open_row(page, 0)
     page.locator(".open-tree").first.click()
     page.wait_for_selector("details.tree")
-    assert page.inner_text("details.tree > summary").startswith(f"400 turns said here, {episodes - 400} more")
+    assert page.inner_text("details.tree > summary").startswith(f"400 turns from this state, {episodes - 400} more")
     shares = page.locator("details.tree .count").all_inner_texts()
     assert any("50 %" in share for share in shares)
     page.keyboard.press("c")  # other colours leave it open

@@ -50,7 +50,7 @@ def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder
     for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
         with pytest.raises(HTTPError, match="404"):
             got(url, host)
-    assert "no episode has ended yet" in LivePage([tmp_path]).text()
+    assert "No episode has ended yet" in LivePage([tmp_path]).text()
 
 
 def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, turntree: Any, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a
 def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
     status, out, _ = turntree("tree", run, "--tokenizer", tiny_model)
     assert status == 0
-    assert "40 of 40 turns began at this state" in out
+    assert "40 of 40 turns started from this state" in out
     assert "20x 50% call 4" in out
 
 

@@ -90,7 +90,7 @@ async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(said: Said,
 async def test_what_is_no_recorded_training_is_refused(said: Said, tmp_path: Path) -> None:
     with EpisodeWriter(tmp_path / "evaluation.jsonl") as writer:
         writer.write(said[1, 0, 0], index=0)
-    with pytest.raises(RecordError, match="expected those of a training run"):
+    with pytest.raises(RecordError, match="expected an episode of a training run"):
         export_trace(tmp_path / "evaluation.jsonl")
     with pytest.raises(ValueError, match="vocab must be larger"):
         export_trace(record(tmp_path, said), vocab=3)
