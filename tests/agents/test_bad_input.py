@@ -111,7 +111,7 @@ WRITERS: dict[str, list[str]] = table(__file__, "writers")
 def test_a_place_that_takes_no_file_is_named(refused: Run, writer: str, where: str) -> None:
     err = refused((*WRITERS[writer], where)).err
     assert ("notes.txt" if "notes.txt" in where else "/proc/turntree") in err
-    assert "place" in err or "check the path" in err
+    assert "path" in err
 
 
 @pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
@@ -123,7 +123,7 @@ def test_where_no_space_is_left_stays_what_was_there(run, refused, place, writer
     words = (*WRITERS[writer], str(target))
     with files_of_at_most(100):
         err = refused(words).err
-    assert "large" in err
+    assert "exceeds the file size limit" in err
     assert run(words).status == 0  # control: with space it is written
     assert files(place) != before
 
@@ -198,4 +198,4 @@ def test_an_error_that_says_enough_is_left_as_it_is() -> None:
         "the port is in use; choose another"
     )
     assert explain_os_error(OSError(5, "Input/output error", "disk")) == "[Errno 5] Input/output error: 'disk'"
-    assert explain_os_error(PermissionError(13, "Permission denied", "x")).startswith("there is no permission for 'x'")
+    assert explain_os_error(PermissionError(13, "Permission denied", "x")).startswith("permission denied for 'x'")

@@ -59,7 +59,7 @@ def test_a_training_without_its_packages_says_what_to_install(turntree, command,
     said = turntree(*command.split())
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
     pip = f'{sys.executable} -m pip install -e "{ROOT}[train]"'
-    assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
+    assert said.err == f"turntree: training needs packages that are not installed; run: {pip}\n"
 
 
 def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
@@ -180,7 +180,7 @@ def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
     before = out.read_bytes()
     monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", loaded)
     said = evaluate("--out", out, "--json")
-    assert "all 5 episodes are there already: no model is loaded" in said.err
+    assert "all 5 episodes are finished already; no model is loaded" in said.err
     assert ({**said.json[0], "seconds": 0}, out.read_bytes()) == ({**first, "seconds": 0}, before)
     with pytest.raises(AssertionError):  # control: one is missing
         turntree(*play(tiny_model, "--out", out, "-n", 6))
@@ -310,7 +310,7 @@ def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turnt
     monkeypatch.chdir(tmp_path)
     try:
         said = turntree("attack", "attacked_here:Sound", "--out", "report.json")
-        assert (said.status, "saying nothing earns: reward 0, right 0" in said.out) == (0, True), said.out + said.err
+        assert (said.status, "reward of silence: reward 0, right 0" in said.out) == (0, True), said.out + said.err
         report = json.loads((tmp_path / "report.json").read_text())
         assert report["findings"] == {}
         assert next(row for row in report["rows"] if row["policy"] == "a solution")["tasks"] == 4

@@ -38,6 +38,6 @@ def test_an_evaluation_has_the_variables_and_the_bound_and_records_both(turntree
     assert any(row["episode"]["turns"][0]["completion"]["forced"])
     again = turntree(*command, "--template", "{quiet: true}", "--out", str(out))
     assert "max_thinking_tokens 4 in the file, None now" in again.err
-    assert "template_options None there, {'quiet': True} now" in again.err
+    assert "template_options None in the file, {'quiet': True} now" in again.err
     wrong = turntree(*command, "--template", "{quit: true}")
     assert "reads no variable 'quit'; did you mean 'quiet'?" in wrong.err

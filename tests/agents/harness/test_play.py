@@ -268,7 +268,7 @@ async def test_a_lost_turn_that_was_asked_for_again_is_none(engine: SpokenEngine
 async def test_a_program_that_hangs_is_a_failure_and_can_ask_no_more(engine: SpokenEngine, renderer: Renderer) -> None:
     episode = await play(engine, renderer, "hangs", seconds=2.0)
     assert (episode.stop_reason, episode.failure_kind) == (StopReason.FAILURE, FailureKind.TIMEOUT)
-    assert "no answer after 2 s" in episode.failure
+    assert "did not answer within 2 s" in episode.failure
     asked = len(engine.asked)
     programs.RELEASED.set()
     await asyncio.to_thread(eventually, lambda: bool(programs.ANSWERS), 20)
