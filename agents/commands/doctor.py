@@ -31,8 +31,8 @@ def doctor_command(
     With --config, also run every check that `turntree train` runs before it starts (as `train --check`), and estimate
     the memory of each phase.
 
-    Exit status 1: a part is broken, the training cannot start or does not fit into memory, or, with --gpu, a package for
-    GPU training is missing.
+    Exit status 1: a part is broken, the training cannot start or does not fit into memory, or, with --gpu, a package
+    for GPU training is missing.
 
     Example: turntree doctor --gpu --config engine=vllm size=7b env=math
 

@@ -1,5 +1,3 @@
-"""Every command given what it cannot use: one line with what to do, status 2, and every file as it was."""
-
 import errno
 import json
 import shlex
@@ -24,7 +22,6 @@ from tables import table
 from turntree.agents.errors import explain_os_error
 
 Run = Callable[[Sequence[str]], Said]
-"""Words to what a command says of them."""
 ROW = {"prediction": "#### 4", "gold": "4", "data_source": "gsm8k"}
 TASK = {"question": "How many?", "answer": "Four. #### 4"}
 INTERRUPTED = Mock(side_effect=KeyboardInterrupt)
@@ -38,7 +35,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(recorded: Path, tmp_path: Path) -> Path:
-    """A folder with a recorded run, a file of rows, and files that are neither."""
     shutil.copytree(recorded, tmp_path / "run")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(ROW) + "\n" for _ in range(40)))
     (tmp_path / "notes.txt").write_text("my notes\n")
@@ -52,7 +48,6 @@ def place(recorded: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
-    """The command, with the places in its words filled in."""
     return lambda words: turntree(
         *(word.replace("{at}", str(place)).replace("{model}", str(tiny_model)) for word in words)
     )
@@ -60,9 +55,6 @@ def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
 
 @pytest.fixture
 def refused(run: Run, place: Path) -> Run:
-    """A command that must end with status 2 and one line, beside the progress of a library that reads weights, and
-    write nothing."""
-
     def refuse(words: Sequence[str]) -> Said:
         before = files(place)
         said = run(words)
@@ -85,7 +77,6 @@ WRONG = [
     for line in Path(__file__).with_name("bad_input.txt").read_text(encoding="utf-8").splitlines()
     if line and not line.startswith("#")
 ]
-"""Commands, and what must be said of them."""
 
 
 @pytest.mark.parametrize(("command", "says"), WRONG)
@@ -104,7 +95,6 @@ def test_a_file_that_is_none_of_its_kind_is_refused(refused, place, reader, text
 
 
 WRITERS: dict[str, list[str]] = table(__file__, "writers")
-"""Commands that write, up to where."""
 
 
 @pytest.mark.parametrize(("writer", "where"), every_third(WRITERS, ["{at}/notes.txt/below/new", "/proc/turntree/new"]))

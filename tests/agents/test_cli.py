@@ -40,8 +40,6 @@ def play(model: Path, *more: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def evaluate(turntree: Any, tiny_model: Path) -> Any:
-    """Plays five tasks, which must end well."""
-
     def run(*more: Any) -> Said:
         said = turntree(*play(tiny_model, *more))
         assert said.status == 0, said.err
@@ -114,7 +112,7 @@ def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_mod
 
 
 def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(turntree: Any, tmp_path: Path) -> None:
-    """A process of its own: a control that lets something through ends with the environment's status."""
+    # In its own process: if something escapes, the process ends with the environment's status.
     out, support = tmp_path / "out.jsonl", str(Path(escaping.__file__).parent)
     answer = lambda body: chat_stand_in.said(escaping.policy(body["messages"][-1]["content"]))  # noqa: E731
     with chat_stand_in.ChatStandIn(answer) as server:
@@ -135,7 +133,7 @@ def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(
 
 @pytest.mark.parametrize(("command", "errors", "status"), [("exit 3", 5, 1), ("echo 4", 5, 1), ("", 0, 0)])
 def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_model, command, errors, status):
-    """The control is a program that asks."""
+    # Control: a program that asks.
     program = f'command=["sh", "-c", "{command}"]' if command else "program=programs:silent_after_a_turn"
     asked = list(play(tiny_model, "--env-arg", "env=turntree/Arithmetic-v0", "--env-arg", program))
     asked[1] = "turntree.agents.harness.env:HarnessEnv"
@@ -353,7 +351,7 @@ def test_every_command_takes_a_module_of_the_folder_as_train_does(turntree, tiny
 
 
 def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    r"""Not as markup of the terminal's library, in which ``\[`` is a bracket and ``:smile:`` a picture."""
+    # Not as rich markup, in which `\\[` is a bracket and `:smile:` an emoji.
     source = (ROOT / "examples" / "tiny_environment.py").read_text()
     (tmp_path / "displayed.py").write_text(
         source.replace("What is twice {index}?", r"\\[ [bold]{index}[/bold] :smile: \\]")
@@ -364,7 +362,7 @@ def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monke
 
 
 def test_the_help_needs_none_of_the_heavy_libraries() -> None:
-    """The help is to be there at once; what takes long to import is imported by the command that needs it."""
+    # Slow imports belong into the command that needs them, so that --help is fast.
     code = (
         "import sys\nfrom turntree.agents.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

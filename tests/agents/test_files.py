@@ -100,8 +100,7 @@ def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> N
 
 
 def lock_and_die(folder: Path) -> int:
-    """Take a folder's lock in a process that ends, while one that inherited it waits for the end of a pipe, which is
-    returned."""
+    # The lock outlives the process in a child that waits for the end of the returned pipe.
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         OneWriter(folder)

@@ -8,7 +8,6 @@ from turntree.agents.progress import episode_progress, show_progress, startup_me
 
 
 def bar_after(*minutes: float) -> str:
-    """What is shown of an evaluation of eight episodes, two of which end after each of these minutes."""
     seconds = [0.0]
     console = Console(file=io.StringIO(), width=120)
     progress = episode_progress(console, lambda: seconds[-1])
@@ -35,7 +34,7 @@ def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal: bool) -> None:
-    """Control: on a terminal, where bars are drawn, there are none."""
+    # Control: no lines on a terminal, where bars are drawn.
     console = Console(file=io.StringIO(), width=40, force_terminal=terminal)
     progress = episode_progress(console)
     for done, total in ((3, 8), (2, 2)):
@@ -52,7 +51,7 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(terminal, monkeypatch):
-    """Control: on a terminal there is none."""
+    # Control: no lines on a terminal.
     written = io.StringIO()
     written.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stderr", written)

@@ -1,5 +1,3 @@
-"""YAML of users: what would take memory or time without bound is refused in one line that names file and line."""
-
 from pathlib import Path
 
 import pytest

@@ -14,13 +14,11 @@ from turntree.agents.verl.start import check_start
 
 pytest.importorskip("verl", reason='training needs verl: pip install -e ".[train]"')
 PINS = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
-"""A GPU machine with everything that verl 0.9.1 pins for vLLM."""
 TRAINING = ["engine=vllm", "size=7b", "env=arithmetic"]
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions that are found, to be changed; flash attention can be imported."""
     versions = dict(PINS)
     monkeypatch.setattr(gpu_check, "version_of", versions.get)
     for name in ("flash_attn", "flash_attn.bert_padding"):
@@ -32,7 +30,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache with every model of the hub."""
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "config.json")
 
 

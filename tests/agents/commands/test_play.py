@@ -17,8 +17,6 @@ from turntree.envs.catalogue import CATALOGUE, Entry
 
 
 class Terminal:
-    """Lines that a person types, and all that is shown."""
-
     def __init__(self, *lines: str) -> None:
         self.lines = list(lines)
         self.shown: list[tuple[str, str]] = []

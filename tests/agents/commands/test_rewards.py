@@ -21,7 +21,6 @@ def rows(tmp_path: Path) -> Path:
 
 
 def cells(out: str) -> list[list[str]]:
-    """The rows of the table, without its head and the line about the file."""
     return [line.split() for line in out.splitlines()[1:] if not line.startswith(("written to", "compared"))]
 
 

@@ -1,5 +1,3 @@
-"""Variables of a chat template on the command line."""
-
 import copy
 import json
 from collections.abc import Callable

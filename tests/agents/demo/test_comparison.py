@@ -18,7 +18,6 @@ SCRIPTS = (RIGHT, RIGHT, EARLY, EARLY)
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A configuration whose folder holds three steps, all of one untrained policy and the same seeds."""
     root = write_run(tmp_path_factory.mktemp("run"), scripts=SCRIPTS)
     model = build_policy(PolicyShape(hidden=16, layers=1, heads=2, intermediate=16))
     model.save_pretrained(root / "model")

@@ -24,7 +24,6 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Replaces warm start, training and comparison by recorded ones; collects what they were asked for."""
     seen = {}
 
     def warm_start(settings, *, on_step):

@@ -57,8 +57,6 @@ def test_where_no_draft_helped_the_ratio_is_said_to_be_noise() -> None:
 
 
 class Opened:
-    """Opens local engines that draft whatever the machine's timings say, and notes who plays when."""
-
     def __init__(self) -> None:
         self.open = self.most = 0
         self.order: list[bool] = []

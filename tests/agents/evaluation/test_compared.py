@@ -15,7 +15,6 @@ from turntree.agents.evaluation.paired import mean_interval
 
 SETTINGS = {"env": "e", "model": "m", "seed": 0, "temperature": 1.0, "reward": [], "samples": None}
 SILENT = Completion(token_ids=(), logprobs=(), finish_reason=FinishReason.STOP)
-"""As of a server that gives only text."""
 
 
 def played(task: int, reward: float, *, text: str = "hm", **changes: Any) -> Episode:
@@ -28,7 +27,6 @@ def played(task: int, reward: float, *, text: str = "hm", **changes: Any) -> Epi
 def write(
     path: Path, rewards: Mapping[int, Sequence[float]], *, change: Mapping[str, Any] | None = None, **episode: Any
 ) -> FinishedEvaluation:
-    """An evaluation with these rewards by task, a sample each."""
     settings = {**SETTINGS, **(change or {})}
     with EpisodeWriter(path) as writer:
         for index, samples in rewards.items():

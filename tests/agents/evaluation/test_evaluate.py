@@ -23,8 +23,6 @@ from turntree.rewards import Sample, reward
 
 
 def answer(renderer: Renderer, crash_on: int = -1) -> Any:
-    """Answers ``5`` to everything, which is right for task 4 alone, and crashes in task ``crash_on``."""
-
     def say(prompt: tuple[int, ...]) -> str:
         return "crash" if f"{crash_on}+1" in renderer.decode(prompt) else "5"
 

@@ -1,5 +1,3 @@
-"""``--store`` and ``turntree.import_turns``: what an engine drafts from before it has sampled anything."""
-
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 
 
 def saved(path: Path, episodes: Path, tokenizer: str) -> Path:
-    """The turns of a file of episodes as a store's file."""
     forest = SpecForest(ForestConfig(tokenizer=tokenizer))
     for turn in (turn for episode in read_episodes(episodes) for turn in episode.turns):
         forest.insert(DialogueState.from_tokens(turn.prompt_ids), turn.completion.token_ids)

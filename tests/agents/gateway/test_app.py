@@ -1,5 +1,3 @@
-"""Chat completions, completions and the other paths, over real HTTP."""
-
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

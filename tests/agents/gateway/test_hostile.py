@@ -1,5 +1,3 @@
-"""A thousand hostile requests beside honest clients: no crash, no stuck place, no session mixed with another."""
-
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,6 @@ def last_user(prompt: str) -> str:
 
 
 def an_honest_dialogue(served: Served, name: str, turns: int) -> str:
-    """Play a dialogue whose every answer repeats its question; returns the session."""
     messages: list[Any] = []
     session = ""
     for number in range(turns):

@@ -1,5 +1,3 @@
-"""Answers in twenty scripts, one to nine tokens a step: the pieces that are shown are the answer."""
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,7 +39,6 @@ def texts(renderer: Renderer) -> list[list[int]]:
 
 
 def heard(text: TurnText, tokens: list[int], step: int) -> None:
-    """A turn as it comes; whatever was settled stays."""
     for at in range(0, len(tokens), step):
         before = text.text
         text.add(tokens[at : at + step])
@@ -126,14 +123,14 @@ def deltas(events: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def choices(stream: str) -> Iterator[dict[str, Any]]:
-    """The pieces, read by a client that takes every end of a line of Unicode for one."""
+    # Reads the chunks like a client that splits lines at every Unicode line end.
     for line in stream.splitlines():
         if line not in ("", "data: [DONE]"):
             yield from json.loads(line.removeprefix("data: "))["choices"]
 
 
 def test_text_that_changes_when_more_follows_is_noticed(renderer: Renderer, monkeypatch: Any):
-    """The control: a decoder whose last character is not yet the right one, and bytes that are not held back."""
+    # Control: a decoder whose last character may still change, and bytes that are not held back.
     wrong = TurnText(lambda tokens: renderer.decode(tokens)[::-1])
     with pytest.raises(AssertionError):
         heard(wrong, texts(renderer)[0], 1)

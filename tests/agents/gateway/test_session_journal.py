@@ -1,5 +1,3 @@
-"""Sessions of a server that was killed: their turns are on disk, and the next server records them."""
-
 import json
 import shutil
 import signal
@@ -40,12 +38,12 @@ def left(folder: Path) -> list[Path]:
 
 
 def killed(folder: Path) -> Path:
-    """A copy of a run's folder as a server leaves it that is killed now: its lock is gone with it."""
+    # A copy of the run folder as a killed server leaves it, without the server's lock.
     return Path(shutil.copytree(folder, folder.with_name("killed"), ignore=shutil.ignore_patterns(".*")))
 
 
 def restarted(folder: Path, engine: SpokenEngine, renderer: Renderer) -> list[Record]:
-    """The records after a further server has begun and ended."""
+    # Records after another server has started and stopped.
     with gateway_at(engine, renderer, record=folder, max_context=1024):
         pass
     assert not (folder / UNFINISHED).exists()
@@ -53,7 +51,6 @@ def restarted(folder: Path, engine: SpokenEngine, renderer: Renderer) -> list[Re
 
 
 def branched(served: Served, engine: SpokenEngine) -> None:
-    """Two sessions: one with a call, a branch and a repeated request, and one of a single turn."""
     first = served.chat(user("a"), tools=[TOOL], headers={"X-Session-Id": "s", "X-Task-Id": "t/1"})
     engine.say = lambda prompt: '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
     called = served.chat(user("a"), said(first), user("b 🙂"), tools=[TOOL])
@@ -72,7 +69,6 @@ def place(record: Record) -> tuple[str, int]:
 
 
 def stopped(episode: Episode) -> Episode:
-    """What becomes of an unscored episode whose server was killed."""
     engine = FailureKind.ENGINE
     return replace(episode, stop_reason=StopReason.FAILURE, failure=STOPPED, failure_kind=engine, ungraded=())
 

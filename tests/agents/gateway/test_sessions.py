@@ -1,5 +1,3 @@
-"""Sessions over HTTP: tokens are never rendered again, changes open branches, and what ends is an episode."""
-
 import json
 import sys
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def test_a_dialogue_is_one_session_whose_tokens_are_never_rendered_again(served,
 
 
 def test_tokens_that_no_tokenizer_would_give_come_back_as_they_were_sampled(renderer, chatml, tiny_model, run_folder):
-    """An untrained model samples tokens that its text is never tokenised to."""
+    # An untrained model samples tokens into which its text is never tokenised.
     config = LocalEngineConfig(max_batch=4, max_context=512, threads=1)
     with (
         LocalEngine.from_pretrained(tiny_model, config=config) as engine,
@@ -152,7 +150,7 @@ def named(answer: httpx.Response) -> dict[str, str]:
 
 
 def test_equal_dialogues_of_several_clients_are_not_mixed(served: Served, engine: SpokenEngine):
-    """Nothing tells them apart, so each request continues a dialogue that nobody else has continued."""
+    # Nothing distinguishes them, so each request continues a dialogue that no other request has continued.
     engine.say = lambda prompt: "four"
     with ThreadPoolExecutor(6) as clients:
         firsts = [*clients.map(lambda _: served.chat(user("a")), range(6))]
@@ -167,7 +165,7 @@ def test_equal_dialogues_of_several_clients_are_not_mixed(served: Served, engine
 
 def test_a_dialogue_taken_for_that_of_another_client_is_noticed(served: Served, engine: SpokenEngine, monkeypatch: Any):
     monkeypatch.setattr(
-        sessions_module.Sessions, "_best", lambda self, key, *_: next(iter(self._by_key.get(key, ())), None)
+        sessions_module.Sessions, "_continued_node", lambda self, key, *_: next(iter(self._by_key.get(key, ())), None)
     )
     with pytest.raises(AssertionError):
         test_equal_dialogues_of_several_clients_are_not_mixed(served, engine)
@@ -266,7 +264,6 @@ def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Serve
 
 @pytest.fixture
 def evil_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_rewards: None) -> Iterator[str]:
-    """A module that is found, with a reward ``x``."""
     name = "evil_of_this_test"
     (tmp_path / f"{name}.py").write_text("from turntree.rewards import reward\nreward('x')(lambda sample: 0.5)\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -439,7 +436,6 @@ AGAIN = [
 
 
 def called(served: Served, engine: SpokenEngine, sampled: str, arguments: str) -> str:
-    """Three turns with a client that writes the call's arguments in its own way; the session of the last."""
     engine.say = lambda prompt: f'<tool_call>\n{{"name": "calculator", "arguments": {sampled}}}\n</tool_call>'
     messages: Messages = [user("12 + 34?")]
     for _ in range(2):
@@ -460,17 +456,17 @@ def test_a_call_written_again_is_in_the_same_dialogue(served, engine, run_folder
 
 @pytest.mark.parametrize("change", table(__file__, "other_values"))
 def test_another_value_in_a_call_is_another_dialogue(served, engine, change: str):
-    """The control."""
+    # Control.
     called(served, engine, PLAIN, json.dumps({**json.loads(PLAIN), **json.loads(change)}))
     assert len(served.gateway.sessions.live) == 3
 
 
 def test_tokens_rendered_again_would_be_noticed(served, engine, chatml, run_folder, monkeypatch):
-    """The control: letters sampled one by one, whose text a tokenizer joins."""
+    # Control: letters sampled one by one, whose text a tokenizer joins.
     letters = [token for letter in "answer" for token in chatml(letter, add_special_tokens=False)["input_ids"]]
     assert chatml("answer", add_special_tokens=False)["input_ids"] != letters
-    for find in (sessions_module.Sessions._best, lambda *_: None):
-        monkeypatch.setattr(sessions_module.Sessions, "_best", find)
+    for find in (sessions_module.Sessions._continued_node, lambda *_: None):
+        monkeypatch.setattr(sessions_module.Sessions, "_continued_node", find)
         monkeypatch.setattr(engine, "tokenizer", Letters(chatml))
         first = served.chat(user("a"))
         served.chat(user("a"), said(first), user("b"))
@@ -481,7 +477,7 @@ def test_tokens_rendered_again_would_be_noticed(served, engine, chatml, run_fold
 
 
 class Letters:
-    """A tokenizer of the policy's own, letter by letter."""
+    """A tokenizer of single letters."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

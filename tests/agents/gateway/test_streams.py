@@ -1,5 +1,3 @@
-"""Answers in pieces: the pieces together are the answer, and who goes away costs nothing."""
-
 import json
 import socket
 from typing import Any
@@ -17,7 +15,6 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {"é": "ü"}}\n</tool_call>'
 
 
 def put_together(pieces: list[dict[str, Any]], index: int = 0) -> tuple[dict[str, Any], str | None]:
-    """The message and the reason that the pieces of one choice make."""
     message: dict[str, Any] = {"content": ""}
     reason = None
     for event in pieces:

@@ -1,5 +1,3 @@
-"""A program's episodes: its dialogues with the tokens as sampled, and failures that are never rewards."""
-
 import asyncio
 import os
 import signal
@@ -47,7 +45,6 @@ def fresh() -> Iterator[None]:
 
 @pytest.fixture
 def engine(chatml: Any) -> SpokenEngine:
-    """Knows the answer to task 3, and says it once it is asked whether it is sure."""
     return SpokenEngine(chatml, say=lambda prompt: gold() if "sure" in prompt or "say" in prompt else "let me see")
 
 
@@ -142,7 +139,6 @@ BY_ITSELF = [
     ({"command": shell("kill -9 0")}, StopReason.DONE, 0, "status -9"),
     ({"command": shell("kill -9 1; kill -9 $PPID; sleep 1; exit 3")}, StopReason.DONE, 0, "status"),
 ]
-"""What a program does by itself, how its episode ends, its turns, and what is noted."""
 
 
 @pytest.mark.parametrize(("fields", "stop", "turns", "said"), BY_ITSELF)
@@ -176,7 +172,6 @@ def test_a_prompt_that_no_argument_can_be_goes_by_standard_input(prompt: str) ->
 
 @pytest.fixture
 def mark() -> Iterator[str]:
-    """A mark of processes, which are gone at the end."""
     mark = f"{time.time_ns()}"
     yield mark
     for pid in hiding.alive(mark):
@@ -184,7 +179,7 @@ def mark() -> Iterator[str]:
 
 
 def below(monkeypatch: pytest.MonkeyPatch, supervised: str) -> None:
-    """How commands are supervised: as the kernel allows, or by adopting orphans alone."""
+    # Supervised as the kernel allows, or only by adopting orphans.
     if supervised == "adopting":
         alone = "from turntree.agents.harness import supervisor; supervisor._run_apart = lambda *_: False; main()"
         monkeypatch.setattr(supervisor, "_BOOT", supervisor._BOOT.replace("main()", alone))
@@ -208,7 +203,7 @@ async def test_nothing_that_a_program_began_is_left_however_it_hides(
 
 
 async def keys_of_others(engine: SpokenEngine, renderer: Renderer, folder: Path) -> tuple[list[str], set[str]]:
-    """Number of other programs' keys that each of two programs finds, and their namespaces of process ids."""
+    # Number of other programs' keys that each of two programs finds, and their PID namespaces.
     command = [sys.executable, stealing.__file__, str(folder)]
     plays = (play(engine, renderer, command=command, sampling=Sampling(seed=seed)) for seed in range(2))
     answers = [episode.task.metadata[PROGRAM_ANSWER].split() for episode in await asyncio.gather(*plays)]

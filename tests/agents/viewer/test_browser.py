@@ -31,7 +31,6 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", params=[2_000, pytest.param(10_000, marks=pytest.mark.release)])
 def episodes(request: pytest.FixtureRequest) -> int:
-    """Of the run that is shown."""
     return int(request.param)
 
 

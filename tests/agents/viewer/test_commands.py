@@ -22,7 +22,6 @@ def columns(page: str) -> Any:
 
 @pytest.fixture
 def served(run: Path) -> Iterator[str]:
-    """The address of the run's page, which follows it."""
     with live_server(LivePage([run]), 0) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

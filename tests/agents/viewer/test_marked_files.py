@@ -1,5 +1,3 @@
-"""Files of a run that an editor saved with a byte order mark: viewed, scored and rescored as without it."""
-
 import json
 from pathlib import Path
 

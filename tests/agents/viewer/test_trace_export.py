@@ -16,12 +16,10 @@ from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer.trace_export import export_trace
 
 Said = dict[tuple[int, int, int], Episode]
-"""Episodes by step, index and session."""
 
 
 @pytest.fixture
 async def said(renderer: Renderer) -> Said:
-    """Two epochs of two tasks, two samples each."""
     episodes = {}
     for step in range(1, 5):
         index = (step + 1) % 2

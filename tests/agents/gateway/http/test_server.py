@@ -1,5 +1,3 @@
-"""Connections that are silent, slow or broken hold nothing, and SIGTERM ends the server in order."""
-
 import contextlib
 import json
 import socket
@@ -25,7 +23,6 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length
 
 
 def ended(client: socket.socket) -> bytes:
-    """What the server sent until it closed the connection."""
     client.settimeout(patience(20))
     said = b""
     try:
@@ -160,7 +157,7 @@ asyncio.run(server.run(app, settings, at, closing=int, ready=int))
 
 
 def test_under_a_low_limit_of_files_silent_connections_leave_the_process_some():
-    """They come all at once: none is taken yet when the last of them is there."""
+    # All connect at once: none is accepted yet when the last one connects.
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([sys.executable, "-c", LIMITED], text=True, **pipes) as child, contextlib.ExitStack() as held:
         try:
