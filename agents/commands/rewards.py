@@ -62,8 +62,8 @@ def rescore_command(
     from turntree.agents.scoring.rescore import rescore
     from turntree.agents.scoring.scorer import Scorer
 
-    beside = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
-    target = out or beside
+    default_target = run.with_name(f"{run.stem}.rescored.jsonl") if run.is_file() else run / "rescored.jsonl"
+    target = out or default_target
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format))
     _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
     if not as_json:

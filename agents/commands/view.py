@@ -19,7 +19,7 @@ _TokenizerOption = Annotated[
 
 def view_command(
     run: Annotated[Path, typer.Argument(help="Run folder, or episode file (`turntree eval --out`).")],
-    beside: Annotated[
+    other_run: Annotated[
         Path | None, typer.Argument(metavar="[OTHER]", help="Another run; the same tasks are shown side by side.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="HTML file; default: view.html in the run folder.")] = None,
@@ -44,12 +44,12 @@ def view_command(
     from turntree.agents.viewer.source import Source
 
     if watch:
-        _watch([run] if beside is None else [run, beside], tokenizer, port, as_json)
+        _watch([run] if other_run is None else [run, other_run], tokenizer, port, as_json)
         return
     source = Source.open(run)
     target = out or (run / "view.html" if run.is_dir() else run.with_suffix(".html"))
-    other = None if beside is None else Source.open(beside)
-    viewed = view(source, target, beside=other, tokenizer=source.tokenizer(tokenizer))
+    other = None if other_run is None else Source.open(other_run)
+    viewed = view(source, target, other_run=other, tokenizer=source.tokenizer(tokenizer))
     console = Console()
     if as_json:
         console.print_json(

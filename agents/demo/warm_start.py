@@ -143,16 +143,16 @@ def optimizers(model: PreTrainedModel, settings: WarmStart) -> list[Optimizer]:
     rate = settings.learning_rate
     if settings.model:
         return [adamw(model.parameters(), rate)]
-    matrices, others = _parameters(model)
-    return [Muon(matrices, lr=rate, weight_decay=settings.weight_decay), adamw(others, rate)]
+    matrices, rest = _parameters(model)
+    return [Muon(matrices, lr=rate, weight_decay=settings.weight_decay), adamw(rest, rate)]
 
 
 def _parameters(model: PreTrainedModel) -> tuple[list[Tensor], list[Tensor]]:
     matrices: list[Tensor] = []
-    others: list[Tensor] = []
+    rest: list[Tensor] = []
     for name, parameter in model.named_parameters():
-        (matrices if ".layers." in name and parameter.ndim == 2 else others).append(parameter)
-    return matrices, others
+        (matrices if ".layers." in name and parameter.ndim == 2 else rest).append(parameter)
+    return matrices, rest
 
 
 def _key(settings: WarmStart) -> str:

@@ -109,7 +109,7 @@ async def bench(
         # Warm up: some kernels are compiled at first use.
         for engine in engines:
             await _play(planned, engine, renderer, seed=derive_seed(seed, 0), concurrency=2, warm_up=True)
-        found = []
+        epochs_played = []
         for number in range(1, epochs + 1):
             # Alternate, so that a slow drift of the machine's speed cancels out.
             order = engines if number % 2 else engines[::-1]
@@ -120,9 +120,9 @@ async def bench(
                 )
                 on_played()
             (plain, sampled), (drafted, again) = (played[id(engine)] for engine in engines)
-            turns, equal = _compared(sampled, again)
-            found.append(Epoch(plain, drafted, turns, equal))
-    return found
+            turns, equal = _count_equal_turns(sampled, again)
+            epochs_played.append(Epoch(plain, drafted, turns, equal))
+    return epochs_played
 
 
 async def _measured(
@@ -172,7 +172,7 @@ def _drafter(engine: Any) -> _Drafter | None:
     return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", 0.0)))
 
 
-def _compared(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
+def _count_equal_turns(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
     turns = equal = 0
     for plain, drafted in zip(one, other, strict=True):
         for left, right in zip(plain.turns, drafted.turns, strict=False):

@@ -70,7 +70,7 @@ class Answering:
             for event in plan.answer.end(turns):
                 put(event)
 
-        for event in plan.answer.begin():
+        for event in plan.answer.start():
             yield event
         async for event in as_they_come(work):
             if first:
@@ -92,7 +92,7 @@ class Answering:
     async def _one(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
         def show() -> None:
             assert put is not None
-            for event in plan.answer.grown(index):
+            for event in plan.answer.update(index):
                 put(event)
 
         turn = await sample(self.engine, plan.requests[index], plan.answer.text(index), None if put is None else show)

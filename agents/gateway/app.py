@@ -152,7 +152,7 @@ class Gateway:
             ]
             plan = Plan(
                 answer=answer(choices, len(prompt)),
-                requests=_turns(prompt, sampling, body.n, _state(prompt, position, self.settings.env_id)),
+                requests=_turn_requests(prompt, sampling, body.n, _state(prompt, position, self.settings.env_id)),
                 stream=bool(body.stream),
                 on_turn=lambda index, turn: self.paths.keep(
                     self.sessions.add(position, turn, *choices[index].parsed(turn)).session
@@ -170,7 +170,7 @@ class Gateway:
             prompts = await self._off_loop(raw, lambda: [self._prompt_tokens(prompt) for prompt in body.prompts])
             requests: list[TurnRequest] = []
             for prompt in prompts:
-                requests += _turns(
+                requests += _turn_requests(
                     prompt, self._sampling(body, body.max_tokens, len(prompt), body.logprobs or 0), body.n
                 )
             tokenizer = self._renderer.tokenizer if body.logprobs is not None else None
@@ -274,7 +274,7 @@ def _state(prompt: tuple[int, ...], position: Position, env_id: str) -> Dialogue
     return dialogue_state(prompt, task_id=position.session.task_id, calls=position.calls, env_id=env_id)
 
 
-def _turns(
+def _turn_requests(
     prompt: tuple[int, ...], sampling: Sampling, n: int, state: DialogueState | None = None
 ) -> list[TurnRequest]:
     seeds = [sampling.seed if not i or sampling.seed is None else derive_seed(sampling.seed, i) for i in range(n)]

@@ -23,10 +23,10 @@ class Answer(Protocol):
     def body(self, turns: Sequence[SampledTurn]) -> dict[str, Any]:
         """Return the body of a response without streaming."""
 
-    def begin(self) -> Iterator[dict[str, Any]]:
+    def start(self) -> Iterator[dict[str, Any]]:
         """Yield the events before the first token."""
 
-    def grown(self, index: int) -> Iterator[dict[str, Any]]:
+    def update(self, index: int) -> Iterator[dict[str, Any]]:
         """Yield an event for new text of a turn, if there is any to show."""
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
@@ -51,7 +51,7 @@ class Choice(ABC):
         return iter(())
 
     @abstractmethod
-    def grown(self) -> Iterator[dict[str, Any]]:
+    def update(self) -> Iterator[dict[str, Any]]:
         """Yield a chunk with new text, if there is any to show."""
 
     @abstractmethod
@@ -97,11 +97,11 @@ class Choices:
         choices = [choice.whole(turn) for choice, turn in zip(self._choices, turns, strict=True)]
         return {**self._head, "choices": choices, "usage": answers.usage(turns, self._n)}
 
-    def begin(self) -> Iterator[dict[str, Any]]:
+    def start(self) -> Iterator[dict[str, Any]]:
         return self._events(piece for choice in self._choices for piece in choice.first())
 
-    def grown(self, index: int) -> Iterator[dict[str, Any]]:
-        return self._events(self._choices[index].grown())
+    def update(self, index: int) -> Iterator[dict[str, Any]]:
+        return self._events(self._choices[index].update())
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[dict[str, Any]]:
         return self._events(self._choices[index].last(turn))
@@ -115,7 +115,7 @@ class Choices:
 
 
 class TextChoice(Choice):
-    def grown(self) -> Iterator[dict[str, Any]]:
+    def update(self) -> Iterator[dict[str, Any]]:
         if piece := self._next(settled(self.text.text, self.text.stops)):
             yield self._piece(piece)
 
@@ -185,7 +185,7 @@ class ChatChoice(Choice):
     def rest(self, turn: SampledTurn) -> str:
         return self._next(self.parsed(turn).content)
 
-    def grown(self) -> Iterator[dict[str, Any]]:
+    def update(self) -> Iterator[dict[str, Any]]:
         if piece := self.shown():
             yield self._piece({"content": piece})
 

@@ -40,11 +40,11 @@ class ProgramPlay(EpisodeDriver):
     seconds: float  #: time after which the program is stopped and the episode fails
     model: str  #: model name that the program uses for the policy
     tool_format: str | None
-    others: tuple[Episode, ...] = ()
+    side_episodes: tuple[Episode, ...] = ()
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
-        return replace(await self.to_end(self.run(index)), others=self.others)
+        return replace(await self.to_end(self.run(index)), others=self.side_episodes)
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)
@@ -140,8 +140,8 @@ class ProgramPlay(EpisodeDriver):
                     shared_turns=shared,
                 )
             )
-        own, *others = episodes
-        self.turns, self.messages, self.others = [*own.turns], [*own.messages], tuple(reversed(others))
+        own, *side = episodes
+        self.turns, self.messages, self.side_episodes = [*own.turns], [*own.messages], tuple(reversed(side))
 
     async def grade(self, answer: str) -> StopReason:
         self.add_metadata(PROGRAM_ANSWER, answer)

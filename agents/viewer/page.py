@@ -25,7 +25,7 @@ class Viewed(NamedTuple):
     token_texts: bool  #: whether tokens are shown as text rather than ids
 
 
-def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokenizer: Any = None) -> Viewed:
+def view(run: Path | Source, out: Path, *, other_run: Source | None = None, tokenizer: Any = None) -> Viewed:
     """Write the page of ``run``.
 
     Args:
@@ -39,7 +39,7 @@ def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokeniz
         OSError: If a file cannot be read or written; an old page is kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
-    runs = [source] if beside is None else [source, beside]
+    runs = [source] if other_run is None else [source, other_run]
     for one in runs:
         keep_apart(out, one.inputs)
     text, episodes, texts = render(runs, tokenizer=tokenizer)

@@ -67,8 +67,8 @@ class Source:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        beside = ("metrics.jsonl", "engine.jsonl", "comparison.jsonl", "config.yaml")
-        return (*self.files, *(self.path / name for name in beside if self.path.is_dir()))
+        metric_files = ("metrics.jsonl", "engine.jsonl", "comparison.jsonl", "config.yaml")
+        return (*self.files, *(self.path / name for name in metric_files if self.path.is_dir()))
 
     def records(self, *, growing: bool = False) -> Iterator[Record]:
         """Yield all recorded episodes; ``growing`` skips incomplete lines.

@@ -15,21 +15,21 @@ def bar_after(*minutes: float) -> str:
     for number, minute in enumerate(minutes, start=1):
         seconds.append(60 * minute)
         progress.update(bar, completed=2 * number)
-    with console.capture() as show_progress:
+    with console.capture() as captured:
         console.print(progress.get_renderable())
-    return show_progress.get()
+    return captured.get()
 
 
 def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> None:
-    show_progress = bar_after(0.1, 0.2, 0.3)
-    assert "sums" in show_progress
-    assert "6/8" in show_progress
-    assert "20.0/min" in show_progress
-    assert show_progress.split("left")[1].split()[0] == "0:00:06"
-    show_progress = bar_after()
-    assert "0/8" in show_progress
-    assert "/min" not in show_progress
-    assert "-:--:--" in show_progress
+    bar = bar_after(0.1, 0.2, 0.3)
+    assert "sums" in bar
+    assert "6/8" in bar
+    assert "20.0/min" in bar
+    assert bar.split("left")[1].split()[0] == "0:00:06"
+    bar = bar_after()
+    assert "0/8" in bar
+    assert "/min" not in bar
+    assert "-:--:--" in bar
 
 
 @pytest.mark.parametrize("terminal", [False, True])

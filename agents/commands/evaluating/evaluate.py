@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from turntree.agents.engines.engine_choice import EngineChoice
     from turntree.agents.evaluation.paired import Paired
     from turntree.agents.evaluation.run import Planned
-    from turntree.agents.evaluation.suite import EvalTask
     from turntree.agents.evaluation.table import EvalResult
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.scoring.scorer import Scorer
@@ -116,10 +115,10 @@ def eval_command(options: EvalOptions) -> None:
     from turntree.agents.files import write_whole
 
     suite = _suite(options)
-    made = _planned(options, suite)
+    evaluations = _planned(options, suite)
     models = _models(options)
-    files = _files(options, made, suite, models)
-    results = _played(options, _policies(options, made, models, files))
+    files = _files(options, evaluations, suite, models)
+    results = _played(options, _policies(options, evaluations, models, files))
     paired: list[Paired] = []
     if models.second is not None:
         half = len(results) // 2
@@ -164,22 +163,19 @@ def _suite(options: EvalOptions) -> Path | None:
 def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
     from turntree.agents.errors import UsageError
     from turntree.agents.evaluation.run import plan
-
-    made = [plan(task) for task in _tasks(options, suite)]
-    if suite is None and options.count is not None and options.count > made[0].count:
-        raise UsageError(f"-n {options.count}: {options.what} has only {made[0].count} tasks; lower -n or leave it out")
-    return made
-
-
-def _tasks(options: EvalOptions, suite: Path | None) -> list[EvalTask]:
     from turntree.agents.evaluation.suite import EvalTask, read_suite
 
     arguments = options.env_arguments()
-    sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    if suite is None:
-        return [EvalTask(env=options.what, env_args=arguments, **{"count": 20, **given})]
-    return [replace(task, env_args={**task.env_args, **arguments}, **given) for task in read_suite(suite)]
+    names = ("count", "samples", "temperature", "max_tokens", "max_context")
+    sizes: dict[str, Any] = {name: size for name in names if (size := getattr(options, name)) is not None}
+    if suite is not None:
+        tasks = read_suite(suite)
+        return [plan(replace(task, env_args={**task.env_args, **arguments}, **sizes)) for task in tasks]
+    planned = plan(EvalTask(env=options.what, env_args=arguments, **{"count": 20, **sizes}))
+    if options.count is not None and options.count > planned.count:
+        problem = f"-n {options.count}: {options.what} has only {planned.count} tasks"
+        raise UsageError(f"{problem}; lower -n or leave it out")
+    return [planned]
 
 
 def _models(options: EvalOptions) -> _Models:
@@ -196,33 +192,30 @@ def _models(options: EvalOptions) -> _Models:
 
 
 def _policies(
-    options: EvalOptions, made: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
+    options: EvalOptions, evaluations: Sequence[Planned], models: _Models, files: Sequence[Sequence[Path | None]]
 ) -> list[Policy]:
     # Every model is read before the first one plays.
     from turntree.agents.commands.evaluating.playing import Policy
-
-    if options.engine is EngineName.OPENAI:
-        return [Policy(models.firsts[0], made, _choice(options, made, None, models.firsts[0]), None, files[0])]
-    policies: list[Policy] = []
-    choice = None
-    for index, model in enumerate(filter(None, (*models.firsts, models.second))):
-        changed: dict[str, Any] = {}
-        if model is models.second and options.against_temperature is not None:
-            changed = {"temperature": options.against_temperature}
-        own = [replace(one, task=replace(one.task, **changed)) for one in made]
-        planned, renderer = _fitted(own, model, options.renderer_options())
-        choice = choice or _choice(options, planned, renderer, model)
-        dtype = options.against_dtype if model is models.second and options.against_dtype else options.dtype
-        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, files[index]))
-    return policies
-
-
-def _fitted(planned: Sequence[Planned], model: NamedModel, rendering: dict[str, Any]) -> tuple[list[Planned], Renderer]:
     from turntree.agents.evaluation.checkpoint import Checkpoint
     from turntree.agents.loop.renderer import Renderer
 
-    checkpoint = Checkpoint.open(model.path)
-    return [one.fitted(checkpoint.max_positions) for one in planned], Renderer(checkpoint.tokenizer, **rendering)
+    if options.engine is EngineName.OPENAI:
+        model = models.firsts[0]
+        return [Policy(model, evaluations, _choice(options, evaluations, None, model), None, files[0])]
+    policies: list[Policy] = []
+    choice = None
+    for model, model_files in zip(filter(None, (*models.firsts, models.second)), files, strict=True):
+        planned, dtype = list(evaluations), options.dtype
+        if model is models.second:
+            dtype = options.against_dtype or dtype
+            if (temperature := options.against_temperature) is not None:
+                planned = [replace(one, task=replace(one.task, temperature=temperature)) for one in planned]
+        checkpoint = Checkpoint.open(model.path)
+        planned = [one.fitted(checkpoint.max_positions) for one in planned]
+        renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
+        choice = choice or _choice(options, planned, renderer, model)
+        policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, model_files))
+    return policies
 
 
 def _choice(
@@ -258,8 +251,7 @@ def _files(
             own = [out / f"step_{model.step}.jsonl"]
         files.append(own)
     if models.second is not None:
-        others = [None if file is None else file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]]
-        files.append(others)
+        files.append([file and file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]])
     paths = [*(one.path for one in models.firsts), models.second and models.second.path]
     read = [suite, *paths, *(one.task.env_args for one in planned)]
     tables = [] if out is None or (suite is None and not models.each) else [out / "results.md", out / "results.json"]
@@ -315,8 +307,8 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
     from turntree.agents.files import json_value
 
     if options.as_json:
-        show_progress = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
-        Console().print_json(json.dumps(show_progress))
+        rows = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
+        Console().print_json(json.dumps(rows))
         return
     if models.each:
         print_rows(results)

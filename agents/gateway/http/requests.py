@@ -44,9 +44,7 @@ def check_sender(request: Request, settings: GatewaySettings) -> None:
         host = ""
     own = {"localhost", "127.0.0.1", "::1", settings.host.lower(), *(name.lower() for name in settings.allowed_hosts)}
     if "*" not in own and is_own(settings.host) and host not in own and not (host and is_own(host)):
-        problem = (
-            f"the Host {host_header!r:.80} is not this server's; if it is, begin it with --allowed-hosts {host:.80}"
-        )
+        problem = f"unknown Host {host_header!r:.80}; if it is this server's, start it with --allowed-hosts {host:.80}"
         raise ApiError(403, problem, code="host_not_allowed")
     origin = request.headers.get("origin")
     if origin is None or {"*", origin} & {*settings.allowed_origins}:
@@ -97,10 +95,10 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     task, gone = asyncio.current_task(), asyncio.ensure_future(_gone(receive))
     assert task is not None, "called in a task"
 
-    def leave(_: object) -> None:
+    def cancel_work(_: object) -> None:
         task.cancel()
 
-    gone.add_done_callback(leave)
+    gone.add_done_callback(cancel_work)
     try:
         return await work
     except asyncio.CancelledError:
@@ -109,7 +107,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             raise
         raise ClientGone("the client disconnected before the response") from None
     finally:
-        gone.remove_done_callback(leave)
+        gone.remove_done_callback(cancel_work)
         gone.cancel()
 
 

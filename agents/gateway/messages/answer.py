@@ -61,13 +61,13 @@ class MessageAnswer:
         ]
         return {**self._head, "content": blocks, **self._reason(turn), "usage": self._usage(turn)}
 
-    def begin(self) -> Iterator[Event]:
+    def start(self) -> Iterator[Event]:
         usage = {"input_tokens": self._prompt, "output_tokens": 0}
         nothing: Event = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": {**self._head, **nothing}}
         yield {"type": "ping"}
 
-    def grown(self, index: int) -> Iterator[Event]:
+    def update(self, index: int) -> Iterator[Event]:
         return self._shown(self._choice.shown())
 
     def last(self, index: int, turn: SampledTurn) -> Iterator[Event]:

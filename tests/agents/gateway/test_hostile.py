@@ -80,7 +80,7 @@ def test_hostile_requests_leave_no_slot_of_the_local_engine_taken(tiny_model: Pa
 def test_a_place_that_stays_taken_is_noticed(renderer: Renderer, chatml: Any, monkeypatch: Any):
     engine = SpokenEngine(chatml, held=True)
     with gateway_at(engine, renderer, max_requests=4) as served:
-        monkeypatch.setattr(served.gateway.admission, "taken", 1)
+        monkeypatch.setattr(served.gateway.admission, "in_use", 1)
         with pytest.raises(AssertionError, match="in time"):
             served.idle(0.2)
 

@@ -109,10 +109,10 @@ def test_the_events_of_messages_are_the_answer_whatever_a_step_brings(renderer: 
         for step in STEPS:
             text = TurnText(renderer.decode, byte=byte_token(renderer.tokenizer))
             answer = MessageAnswer("tiny", ChatChoice(0, text), prompt=1, most=500)
-            shown = [*answer.begin()]
+            shown = [*answer.start()]
             for at in range(0, len(tokens), step):
                 text.add(tokens[at : at + step])
-                shown += answer.grown(0)
+                shown += answer.update(0)
             text.end()
             shown += answer.last(0, SampledTurn(prompt_ids=(1,), completion=done, text=text.text))
             assert "".join(deltas(shown)) == script

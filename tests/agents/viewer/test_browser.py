@@ -98,7 +98,7 @@ def small(renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_runs_are_read_beside_each_other_or_on_a_phone_below(browser: Any, small: Path, width: int) -> None:
     source = Source.open(small)
     page = browser.new_page(viewport={"width": width, "height": 844})
-    page.goto(view(source, small / "both.html", beside=source).path.as_uri())
+    page.goto(view(source, small / "both.html", other_run=source).path.as_uri())
     page.wait_for_selector("html[data-ready]")
     assert page.inner_text("#summary").startswith("8 of 16 episodes")
     assert page.evaluate("document.documentElement.scrollWidth") == width, "nothing runs over"
