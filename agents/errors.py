@@ -26,9 +26,9 @@ _EXPLANATIONS = {
 def explain_os_error(error: OSError) -> str:
     """Return one line with the file and, if known, a fix.
 
-    >>> in_words(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
+    >>> explain_os_error(FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.jsonl"))
     "'rows.jsonl' does not exist; check the path"
-    >>> in_words(OSError("the reader gives the reason"))
+    >>> explain_os_error(OSError("the reader gives the reason"))
     'the reader gives the reason'
     """
     words = _EXPLANATIONS.get(error.errno or 0)

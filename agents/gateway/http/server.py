@@ -199,9 +199,8 @@ def _config(app: ASGIApp, settings: GatewaySettings, *, files: int) -> uvicorn.C
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=min(
-            _BACKLOG, (files - max_connections) // 8
-        ),  # taken in each pass of the loop; closed a few passes later
+        # asyncio accepts the whole backlog in one pass, before excess connections are closed.
+        backlog=min(_BACKLOG, (files - max_connections) // 8),
         timeout_keep_alive=max(1, round(settings.read_seconds)),
         h11_max_incomplete_event_size=_MAX_HEAD,
         timeout_graceful_shutdown=max(1, round(settings.grace_seconds)),
