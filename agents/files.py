@@ -101,8 +101,8 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
             continue
         same = not folder and out.resolve() == path.resolve()
         if status is not None and stat.S_ISREG(status.st_mode):
-            inside = [_status(one) for one in path.iterdir()] if folder else [named_status]
-            same |= any(one is not None and os.path.samestat(status, one) for one in inside)
+            inside = [_status(entry) for entry in path.iterdir()] if folder else [named_status]
+            same |= any(entry is not None and os.path.samestat(status, entry) for entry in inside)
             same |= folder and out.resolve().is_relative_to(path.resolve())
         if same:
             raise UsageError(f"{out} is an input and would be overwritten; name another output file")

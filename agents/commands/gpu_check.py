@@ -35,11 +35,15 @@ def pins_of(extra: str) -> dict[str, str]:
     except metadata.PackageNotFoundError:
         return {}
     pins = {}
-    for one in required:
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""}):
-            for specifier in one.specifier:
+    for requirement in required:
+        if (
+            requirement.marker is not None
+            and requirement.marker.evaluate({"extra": extra})
+            and not requirement.marker.evaluate({"extra": ""})
+        ):
+            for specifier in requirement.specifier:
                 if specifier.operator == "==":
-                    pins[one.name] = specifier.version
+                    pins[requirement.name] = specifier.version
     return pins
 
 

@@ -66,12 +66,12 @@ def takes(options: type[Options]) -> Callable[[Callable[[Options], None]], Calla
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [
                 inspect.Parameter(
-                    one.name,
+                    field.name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=inspect.Parameter.empty if one.default is MISSING else one.default,
-                    annotation=hints[one.name],
+                    default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                    annotation=hints[field.name],
                 )
-                for one in fields(options)  # type: ignore[arg-type]
+                for field in fields(options)  # type: ignore[arg-type]
             ]
         )
         return command
@@ -167,11 +167,12 @@ def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
     if not (named := argument or option):
         raise UsageError("--model is required: a model folder, a Hugging Face id, or the run folder of a training")
     found = trained_models(named)
-    folders = [merged(one, lambda words: typer.echo(words, err=True)) for one in found]
+    folders = [merged(checkpoint, lambda words: typer.echo(words, err=True)) for checkpoint in found]
     checkpoints = zip(folders, found, strict=True)
-    return [NamedModel(str(folder), one.name, one.step, one.digest) for folder, one in checkpoints] or [
-        NamedModel(named, named)
-    ]
+    return [
+        NamedModel(str(folder), checkpoint.name, checkpoint.step, checkpoint.digest)
+        for folder, checkpoint in checkpoints
+    ] or [NamedModel(named, named)]
 
 
 def named_model(argument: str | None, option: str | None) -> NamedModel:

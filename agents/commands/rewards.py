@@ -67,7 +67,9 @@ def rescore_command(
     changes = rescore(run, target, Scorer(parse_rewards(reward or ["answer"]), answer_format=answer_format))
     _show("file", {name: asdict(change) for name, change in changes.items()}, target, as_json)
     if not as_json:
-        episodes, compared = (sum(getattr(one, name) for one in changes.values()) for name in ("episodes", "compared"))
+        episodes, compared = (
+            sum(getattr(change, name) for change in changes.values()) for name in ("episodes", "compared")
+        )
         newly = sum(change.newly_scored for change in changes.values())
         typer.echo(
             f"compared {compared} of {episodes} episodes; {newly} episodes had no reward before and have one now"

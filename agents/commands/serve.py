@@ -82,9 +82,9 @@ def serve_command(options: ServeOptions) -> None:
     if options.engine is EngineName.OPENAI:
         raise UsageError("--engine openai is already a server; use local, vllm or sglang")
     model, most = named_model(options.named, options.model), options.max_context
-    for one in options.reward or ():
+    for reward in options.reward or ():
         # Registers the reward now, because requests must not import modules.
-        Scorer({one: 0})
+        Scorer({reward: 0})
     checkpoint = Checkpoint.open(model.path)
     positions = checkpoint.max_positions
     if most is not None and positions is not None and most > positions:

@@ -46,8 +46,8 @@ class Spent:
         return 1000 * self.drafting_seconds / self.passes if self.drafting_seconds is not None and self.passes else None
 
     def __add__(self, other: Spent) -> Spent:
-        def both(one: Any, two: Any) -> Any:
-            return None if one is None or two is None else one + two
+        def both(first: Any, two: Any) -> Any:
+            return None if first is None or two is None else first + two
 
         return Spent(
             tokens=self.tokens + other.tokens,
@@ -145,7 +145,7 @@ async def _measured(
 async def _play(
     planned: Planned, engine: Engine, renderer: Renderer, *, seed: int, concurrency: int, warm_up: bool = False
 ) -> list[Episode]:
-    indices, playing = range(planned.count), planned.own(Playing(seed=seed, concurrency=concurrency))
+    indices, playing = range(planned.count), planned.configure(Playing(seed=seed, concurrency=concurrency))
     if warm_up:
         indices = range(planned.count, planned.count + 1) if planned.more_tasks else range(1)
         playing = replace(playing, samples=2)
@@ -172,9 +172,9 @@ def _drafter(engine: Any) -> _Drafter | None:
     return _Drafter(int(figures["steps"]), float(figures.get("draft_seconds", 0.0)))
 
 
-def _count_equal_turns(one: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
+def _count_equal_turns(sampled: Sequence[Episode], other: Sequence[Episode]) -> tuple[int, int]:
     turns = equal = 0
-    for plain, drafted in zip(one, other, strict=True):
+    for plain, drafted in zip(sampled, other, strict=True):
         for left, right in zip(plain.turns, drafted.turns, strict=False):
             turns += 1
             # Later turns have different prompts and cannot be compared.

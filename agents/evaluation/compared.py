@@ -106,11 +106,11 @@ def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comp
         if a.env_id != b.env_id:
             raise UsageError(f"{where} use different environments, {a.env_id} and {b.env_id}")
         if a.task is not None and b.task is not None:
-            one, other = ((task.id, task.prompt, task.answer) for task in (a.task, b.task))
-            if one != other:
+            first, second = ((task.id, task.prompt, task.answer) for task in (a.task, b.task))
+            if first != second:
                 raise UsageError(
-                    f"{where} have different tasks: task {key[0]} is {one[0]!r}, {one[1]!r:.60} in the first and "
-                    f"{other[0]!r}, {other[1]!r:.60} in the second; compare evaluations of the same data"
+                    f"{where} have different tasks: task {key[0]} is {first[0]!r}, {first[1]!r:.60} in the first and "
+                    f"{second[0]!r}, {second[1]!r:.60} in the second; compare evaluations of the same data"
                 )
         pairs.append(Pair(*key, a, b))
     if not pairs:

@@ -76,9 +76,9 @@ def _votes(answers: Counter[str]) -> list[int]:
     questions = [""] * len(pairs)
     scores = score_batch([rf"\boxed{{{one}}}" for one, _ in pairs], [other for _, other in pairs], questions=questions)
     votes = dict(answers)
-    for (one, other), score in zip(pairs, scores, strict=True):
-        if score.correct and one in votes and other in votes:
-            votes[one] += votes.pop(other)
+    for (answer, other), score in zip(pairs, scores, strict=True):
+        if score.correct and answer in votes and other in votes:
+            votes[answer] += votes.pop(other)
     return list(votes.values())
 
 

@@ -108,7 +108,9 @@ def compare_pairs(given: Sequence[Pair]) -> Paired:
     tasks: dict[int, list[Pair]] = {}
     for pair in pairs:
         tasks.setdefault(pair.task, []).append(pair)
-    means = [(fmean(one.before.reward for one in of), fmean(one.after.reward for one in of)) for of in tasks.values()]
+    means = [
+        (fmean(pair.before.reward for pair in of), fmean(pair.after.reward for pair in of)) for of in tasks.values()
+    ]
     firsts, seconds = Evaluation.of([pair.before for pair in given]), Evaluation.of([pair.after for pair in given])
     return Paired(
         difference=mean_interval([b - a for a, b in means]),
@@ -152,7 +154,7 @@ def independent_interval(before: Sequence[float], after: Sequence[float]) -> Est
         return Estimate(nan, nan, nan, count)
     squares = [stdev(values) ** 2 / count for values in (before, after)]
     spread = sum(squares)
-    freedom = (count - 1) * spread**2 / sum(one**2 for one in squares) if spread else 2 * (count - 1)
+    freedom = (count - 1) * spread**2 / sum(square**2 for square in squares) if spread else 2 * (count - 1)
     half, mean = t_quantile(freedom) * sqrt(spread), fmean(after) - fmean(before)
     return Estimate(mean, mean - half, mean + half, count)
 
@@ -182,11 +184,11 @@ def _outputs(episode: Episode) -> list[Sequence[int] | str]:
 
 
 def _first_difference(before: Episode, after: Episode) -> str:
-    for turn, (one, other) in enumerate(zip_longest(_outputs(before), _outputs(after))):
-        if one is None or other is None:
+    for turn, (left, other) in enumerate(zip_longest(_outputs(before), _outputs(after))):
+        if left is None or other is None:
             return f"one continues after turn {turn}"
-        unit = "character" if isinstance(one, str) else "token"
-        for position, (a, b) in enumerate(zip_longest(one, other)):
+        unit = "character" if isinstance(left, str) else "token"
+        for position, (a, b) in enumerate(zip_longest(left, other)):
             if a != b:
                 return f"turn {turn}, {unit} {position}; ended by {before.stop_reason} and {after.stop_reason}"
     return "equal tokens, scored differently"

@@ -41,12 +41,12 @@ class Planned:
         assert self.limits.max_context_tokens is not None
         return self.limits.max_context_tokens
 
-    def fitted(self, max_positions: int | None) -> Planned:
+    def within_context(self, max_positions: int | None) -> Planned:
         if max_positions is None or self.task.max_context is not None:
             return self
         return replace(self, limits=replace(self.limits, max_context_tokens=min(self.context, max_positions)))
 
-    def own(self, playing: Playing) -> Playing:
+    def configure(self, playing: Playing) -> Playing:
         sampling = Sampling(temperature=self.task.temperature, top_p=self.task.top_p)
         return replace(playing, limits=self.limits, sampling=sampling, samples=self.task.samples)
 
@@ -139,7 +139,7 @@ async def play(
     done = {} if file is None else file.done
     finished_count = sum(index < planned.count and sample < task.samples for index, sample in done)
 
-    def note(sampled: Sampled) -> None:
+    def record(sampled: Sampled) -> None:
         nonlocal finished_count
         finished_count += 1
         if file is not None:
@@ -154,7 +154,13 @@ async def play(
         if file is not None:
             file.begin()
         episodes = await evaluate(
-            planned.make_env, engine, renderer, range(planned.count), planned.own(playing), done=done, on_episode=note
+            planned.make_env,
+            engine,
+            renderer,
+            range(planned.count),
+            planned.configure(playing),
+            done=done,
+            on_episode=record,
         )
     finally:
         if file is not None:

@@ -156,9 +156,13 @@ def print_result(result: EvalResult) -> None:
 
 def print_rows(results: Sequence[EvalResult]) -> None:
     head, *cells = summary(results)
-    one = len({result.title for result in results}) == 1
-    shown = [at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (one and not at)]
-    table = Table(*(Column(head[at], overflow="fold") for at in shown), title=results[0].title if one else None)
+    single_title = len({result.title for result in results}) == 1
+    shown = [
+        at for at, name in enumerate(head) if not name.startswith(("pass@", "maj@")) and not (single_title and not at)
+    ]
+    table = Table(
+        *(Column(head[at], overflow="fold") for at in shown), title=results[0].title if single_title else None
+    )
     for row in cells:
         table.add_row(*(row[at] for at in shown))
     console = Console()
@@ -182,8 +186,10 @@ def _problems(result: EvalResult) -> list[str]:
 
 def print_difference(title: str, found: Paired) -> None:
     table = Table("", "", title=title, show_header=False)
-    for name, one in (("difference", found.difference), ("as independent evaluations", found.independent)):
-        table.add_row(name, f"{one.value:+.3f} ({one.low:+.3f} to {one.high:+.3f}), {one.tasks} tasks")
+    for name, estimate in (("difference", found.difference), ("as independent evaluations", found.independent)):
+        table.add_row(
+            name, f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f}), {estimate.tasks} tasks"
+        )
     table.add_row("pairs equal token for token", str(found.equal))
     table.add_row("pairs left out", str(found.left_out))
     if all(found.passes):

@@ -25,8 +25,13 @@ def head(kind: str, model: str) -> dict[str, Any]:
 def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
     # The n choices of one prompt share its tokens, which are counted once.
     done, firsts = [turn.completion for turn in turns], turns[::n]
-    prompt, sampled = sum(len(turn.prompt_ids) for turn in firsts), sum(len(one.token_ids) for one in done)
-    accepted, drafted = (sum(getattr(one.draft, name) for one in done) for name in ("accepted", "drafted"))
+    prompt, sampled = (
+        sum(len(turn.prompt_ids) for turn in firsts),
+        sum(len(completion.token_ids) for completion in done),
+    )
+    accepted, drafted = (
+        sum(getattr(completion.draft, name) for completion in done) for name in ("accepted", "drafted")
+    )
     return {
         "prompt_tokens": prompt,
         "completion_tokens": sampled,
@@ -35,7 +40,7 @@ def usage(turns: Sequence[SampledTurn], n: int) -> dict[str, Any]:
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": drafted - accepted,
-            "verify_steps": sum(one.draft.verify_steps for one in done),
+            "verify_steps": sum(completion.draft.verify_steps for completion in done),
         },
     }
 

@@ -65,7 +65,7 @@ def dialogues(session: Session) -> list[Dialogue]:
 def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_source: str = "") -> Episode:
     """Return a dialogue as an ungraded episode; ``answer`` is the gold answer of its task."""
     nodes, session = dialogue.nodes, dialogue.nodes[0].session
-    messages = [Message.from_openai(one) for one in nodes[0].given]
+    messages = [Message.from_openai(message) for message in nodes[0].given]
     turns = []
     for node, after in zip(nodes, (*nodes[1:], None), strict=True):
         text = decode(node.turn.completion.token_ids)
@@ -136,7 +136,9 @@ class SessionRecord:
             undo.callback(self._journal.close)
             if found := self._journal.recover(
                 episodes,
-                lambda session, decode: self._append(session, [episode_of(one, decode) for one in dialogues(session)]),
+                lambda session, decode: self._append(
+                    session, [episode_of(dialogue, decode) for dialogue in dialogues(session)]
+                ),
             ):
                 logger.warning("%d unfinished sessions of a killed server were recorded as failures in %s", found, path)
             undo.pop_all()
@@ -166,8 +168,11 @@ class SessionRecord:
         task = session.task_id
         number, sample = self._numbers.get(task, len(self._numbers)), self._samples.get(task, 0)
         rows = [
-            Record({"step": self.step, "index": number, "session": at, "session_id": session.id, **one.labels}, episode)
-            for at, (episode, one) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
+            Record(
+                {"step": self.step, "index": number, "session": at, "session_id": session.id, **dialogue.labels},
+                episode,
+            )
+            for at, (episode, dialogue) in enumerate(zip(episodes, dialogues(session), strict=True), start=sample)
         ]
         self._writer.write_all(rows)
         self._numbers[task], self._samples[task] = number, sample + len(rows)

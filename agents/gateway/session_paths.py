@@ -63,7 +63,7 @@ class SessionPaths:
         session = self._sessions.live.get(name)
         if session is None:
             raise ApiError(404, f"no live session {name!r:.80}", code="session_not_found")
-        found = [{**one.labels, "turns": len(one.nodes)} for one in dialogues(session)]
+        found = [{**dialogue.labels, "turns": len(dialogue.nodes)} for dialogue in dialogues(session)]
         shown = {"id": session.id, "task_id": session.task_id, "turns": len(session.nodes), "branches": found}
         return Json(shown | {"running": session.running})
 
@@ -74,7 +74,7 @@ class SessionPaths:
     async def reward(self, http: Request) -> Response:
         settings = self._settings
         body = read(RewardRequest, await read_body(http, most=settings.max_body, seconds=settings.read_seconds))
-        if sum(one is not None for one in (body.reward, body.by, body.failure)) != 1:
+        if sum(verdict is not None for verdict in (body.reward, body.by, body.failure)) != 1:
             raise ApiError(400, "expected exactly one of reward, by and failure", param="reward")
         scorer = _scorer(body)
         with self._sessions.ending(http.path_params["session"]) as session:
@@ -117,8 +117,8 @@ class SessionPaths:
 
     def _episodes(self, session: Session, body: RewardRequest) -> list[Episode]:
         episodes = [
-            episode_of(one, self._renderer.turn_text, answer=body.answer, data_source=body.answer_format or "")
-            for one in dialogues(session)
+            episode_of(dialogue, self._renderer.turn_text, answer=body.answer, data_source=body.answer_format or "")
+            for dialogue in dialogues(session)
         ]
         if body.failure is None:
             return episodes

@@ -186,12 +186,12 @@ class CommandProgram:
 
     async def run(self, assignment: Assignment, in_thread: InThread) -> str:
         container = f"turntree-{uuid.uuid4().hex}"
-        line, alone = self.line(assignment, container), self._image is None and sys.platform == "linux"
+        line, in_supervisor = self.line(assignment, container), self._image is None and sys.platform == "linux"
         report_reader, report_writer = os.pipe()
         try:
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *(supervised(line, report_writer) if alone else line),
+                    *(supervised(line, report_writer) if in_supervisor else line),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.PIPE,
@@ -207,7 +207,7 @@ class CommandProgram:
                 out, err = await _communicate(process, assignment.prompt)
             finally:
                 await self._end(process, container)
-            report_text = os.read(report_reader, 4096).decode() if alone else ""
+            report_text = os.read(report_reader, 4096).decode() if in_supervisor else ""
         finally:
             os.close(report_reader)
         if report_text.startswith(CANNOT):
@@ -275,7 +275,7 @@ async def _communicate(process: asyncio.subprocess.Process, prompt: str) -> tupl
             await asyncio.wait_for(reading, _REST_SECONDS)
     finally:
         reading.cancel()
-    out, err = (bytes(one).decode("utf-8", "replace") for one in written)
+    out, err = (bytes(output).decode("utf-8", "replace") for output in written)
     return out, err
 
 

@@ -40,8 +40,8 @@ def view(run: Path | Source, out: Path, *, other_run: Source | None = None, toke
     """
     source = run if isinstance(run, Source) else Source.open(run)
     runs = [source] if other_run is None else [source, other_run]
-    for one in runs:
-        keep_apart(out, one.inputs)
+    for source_run in runs:
+        keep_apart(out, source_run.inputs)
     text, episodes, texts = render(runs, tokenizer=tokenizer)
     write_whole(out, text)
     return Viewed(out, episodes, texts)

@@ -117,8 +117,8 @@ def _latest(files: Iterable[Path], steps: int | None) -> Iterator[Record]:
 
 
 def _lay_out(played: list[_Played], prompts: list[tuple[int, ...]], tasks: list[str], vocab: int | None) -> Trace:
-    played = sorted(played, key=lambda one: (one.epoch, one.state, one.sample))
-    tokens = _flat([one.view.response_ids for one in played], np.int32)
+    played = sorted(played, key=lambda sequence: (sequence.epoch, sequence.state, sequence.sample))
+    tokens = _flat([sequence.view.response_ids for sequence in played], np.int32)
     flat_prompts = _flat(prompts, np.int32)
     most = int(max(tokens.max(initial=0), flat_prompts.max(initial=0)))
     if vocab is not None and vocab <= most:
@@ -126,15 +126,15 @@ def _lay_out(played: list[_Played], prompts: list[tuple[int, ...]], tasks: list[
     about: dict[str, Any] = {"env": played[0].episode.env_id, "tasks": tasks}
     return Trace(
         tokens=tokens,
-        offsets=_offsets([one.view.response_ids for one in played]),
-        mask=_flat([one.view.mask for one in played], np.uint8),
-        logprobs=_flat([one.view.logprobs for one in played], np.float32),
-        levels=_flat([one.view.levels for one in played], np.uint8),
-        state=np.array([one.state for one in played], np.int32),
-        sample=np.array([one.sample for one in played], np.int32),
-        epoch=np.array([one.epoch for one in played], np.int32),
-        step=np.array([one.step for one in played], np.int32),
-        reward=np.array([one.episode.reward for one in played], np.float32),
+        offsets=_offsets([sequence.view.response_ids for sequence in played]),
+        mask=_flat([sequence.view.mask for sequence in played], np.uint8),
+        logprobs=_flat([sequence.view.logprobs for sequence in played], np.float32),
+        levels=_flat([sequence.view.levels for sequence in played], np.uint8),
+        state=np.array([sequence.state for sequence in played], np.int32),
+        sample=np.array([sequence.sample for sequence in played], np.int32),
+        epoch=np.array([sequence.epoch for sequence in played], np.int32),
+        step=np.array([sequence.step for sequence in played], np.int32),
+        reward=np.array([sequence.episode.reward for sequence in played], np.float32),
         prompt_tokens=flat_prompts,
         prompt_offsets=_offsets(prompts),
         vocab=np.array(vocab or most + 1, np.int64),

@@ -90,7 +90,7 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
     planned = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
     checkpoint = Checkpoint.open(model.path)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
-    planned = planned.fitted(checkpoint.max_positions)
+    planned = planned.within_context(checkpoint.max_positions)
     choice = replace(choice, max_batch=min(options.concurrency, planned.episodes), max_context=planned.context)
     epochs = options.epochs
     with show_progress(episode_progress(Console(stderr=True))) as progress:

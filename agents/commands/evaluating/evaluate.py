@@ -209,9 +209,11 @@ def _policies(
         if model is models.second:
             dtype = options.against_dtype or dtype
             if (temperature := options.against_temperature) is not None:
-                planned = [replace(one, task=replace(one.task, temperature=temperature)) for one in planned]
+                planned = [
+                    replace(task_plan, task=replace(task_plan.task, temperature=temperature)) for task_plan in planned
+                ]
         checkpoint = Checkpoint.open(model.path)
-        planned = [one.fitted(checkpoint.max_positions) for one in planned]
+        planned = [task_plan.within_context(checkpoint.max_positions) for task_plan in planned]
         renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
         choice = choice or _choice(options, planned, renderer, model)
         policies.append(Policy(model, planned, replace(choice, model=model.path, dtype=dtype), renderer, model_files))
@@ -227,8 +229,8 @@ def _choice(
     imported = imported_turns(options.store, tokenizer, engine=options.engine, speculate=drafts, base_url=url)
     return options.engine_choice(
         model=model.path,
-        max_batch=min(options.concurrency, max(one.episodes for one in planned)),
-        max_context=max(one.context for one in planned),
+        max_batch=min(options.concurrency, max(task_plan.episodes for task_plan in planned)),
+        max_context=max(task_plan.context for task_plan in planned),
         speculate=drafts,
         forest=ForestConfig(import_turns=imported) if imported else None,
         base_url=url,
@@ -252,10 +254,10 @@ def _files(
         files.append(own)
     if models.second is not None:
         files.append([file and file.with_name(f"{file.stem}.against{file.suffix}") for file in files[0]])
-    paths = [*(one.path for one in models.firsts), models.second and models.second.path]
-    read = [suite, *paths, *(one.task.env_args for one in planned)]
+    paths = [*(model.path for model in models.firsts), models.second and models.second.path]
+    read = [suite, *paths, *(task_plan.task.env_args for task_plan in planned)]
     tables = [] if out is None or (suite is None and not models.each) else [out / "results.md", out / "results.json"]
-    episodes = [path for one in files for path in one if path is not None]
+    episodes = [path for model_files in files for path in model_files if path is not None]
     for path in filter(None, [*episodes, *tables, options.markdown]):
         # An episode file to resume may lie in an input folder: its content is checked when it is opened.
         keep_apart(path, read, folders=options.restart or path not in episodes)
@@ -289,11 +291,13 @@ def _played(options: EvalOptions, policies: Sequence[Policy]) -> list[EvalResult
         }
         turn_drafts: list[Any] = [None] * count
         readers = [
-            one.renderer.tokenizer for one in policies[max(0, index - 1) : index + 1] if one.renderer is not None
+            neighbour.renderer.tokenizer
+            for neighbour in policies[max(0, index - 1) : index + 1]
+            if neighbour.renderer is not None
         ]
         # Turns of another tokenizer cannot be drafts.
         if len(readers) == 2 and hash_of(readers[0]) == hash_of(readers[1]):
-            turn_drafts = [turn_drafts_of(one.episodes, one.samples, options.seed) for one in results[-count:]]
+            turn_drafts = [turn_drafts_of(result.episodes, result.samples, options.seed) for result in results[-count:]]
         results += play_policy(policy, playing, by, turn_drafts, restart=options.restart)
     return results
 
@@ -307,7 +311,7 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
     from turntree.agents.files import json_value
 
     if options.as_json:
-        rows = [*json.loads(as_json(results)), *(json_value(one.figures()) for one in paired)]
+        rows = [*json.loads(as_json(results)), *(json_value(comparison.figures()) for comparison in paired)]
         Console().print_json(json.dumps(rows))
         return
     if models.each:
@@ -315,5 +319,5 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
         return
     for result in results:
         print_result(result)
-    for one in paired:
-        print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", one)
+    for comparison in paired:
+        print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", comparison)

@@ -71,12 +71,12 @@ async def _play_all(
             model = getattr(engine, "model", "")
         playing = replace(playing, model=model)
         opened = [
-            None if file is None else open_file(one, file, playing, restart=restart, played_by=by)
-            for one, file in zip(planned, policy.files, strict=True)
+            None if file is None else open_file(task_plan, file, playing, restart=restart, played_by=by)
+            for task_plan, file in zip(planned, policy.files, strict=True)
         ]
         for file in filter(None, opened):
             stack.callback(file.close)
-        done = [finished(one, file, model=model) for one, file in zip(planned, opened, strict=True)]
+        done = [finished(task_plan, file, model=model) for task_plan, file in zip(planned, opened, strict=True)]
         if (results := [result for result in done if result is not None]) and len(results) == len(planned):
             count = sum(len(result.episodes) for result in results)
             typer.echo(f"all {count} episodes are finished already; no model is loaded", err=True)
@@ -88,15 +88,15 @@ async def _play_all(
         progress.remove_task(starting)
         return [
             await play(
-                one,
+                task_plan,
                 engine,
                 policy.renderer,
                 playing,
                 file=file,
                 turn_drafts=drafts,
-                on_episode=_bar(progress, one),
+                on_episode=_bar(progress, task_plan),
             )
-            for one, file, drafts in zip(planned, opened, turn_drafts, strict=True)
+            for task_plan, file, drafts in zip(planned, opened, turn_drafts, strict=True)
         ]
 
 
@@ -107,10 +107,10 @@ def _bar(progress: Progress, planned: Planned) -> Callable[[int], None]:
 
 def _where_it_stopped(policy: Policy) -> str:
     counts = []
-    for one, file in zip(policy.planned, policy.files, strict=True):
+    for task_plan, file in zip(policy.planned, policy.files, strict=True):
         if file is not None:
             lines = file.read_bytes().count(b"\n") if file.exists() else 0
-            counts.append(f"{lines} of {one.episodes} episodes in {file}")
+            counts.append(f"{lines} of {task_plan.episodes} episodes in {file}")
     if not counts:
         return "interrupted: without --out no episode was saved"
     return f"interrupted: {', '.join(counts)}; run the same command again to resume"

@@ -57,7 +57,7 @@ def without_neutral(body: Any, fields: Container[str]) -> Any:
     return {
         name: value
         for name, value in body.items()
-        if value is not None and (name in fields or not any(_same(value, one) for one in NEUTRAL.get(name, ())))
+        if value is not None and (name in fields or not any(_same(value, neutral) for neutral in NEUTRAL.get(name, ())))
     }
 
 

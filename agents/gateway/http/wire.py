@@ -89,7 +89,7 @@ def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
 
 def _texts(value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list) or not all(isinstance(one, str) and one for one in values) or len(values) > 16:
+    if not isinstance(values, list) or not all(isinstance(text, str) and text for text in values) or len(values) > 16:
         raise ValueError(f"expected a string, or a list of at most 16 strings, none empty, got {value!r:.80}")
     return values
 

@@ -123,7 +123,7 @@ class CountRequest(Fields):
         choice = self.tool_choice
         chat = {
             "model": self.model,
-            "messages": [*system, *(one for message in self.messages for one in message.in_chat())],
+            "messages": [*system, *(chat_message for message in self.messages for chat_message in message.in_chat())],
             "tools": [{"type": "function", "function": tool} for tool in tools] or None,
             "tool_choice": choice.type if choice else None,
             "parallel_tool_calls": False if choice and choice.disable_parallel_tool_use else None,

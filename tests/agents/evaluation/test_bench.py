@@ -81,7 +81,7 @@ class Opened:
 
 
 def arguments(model: Path) -> tuple[Planned, EngineChoice]:
-    planned = plan(EvalTask(env="turntree/Arithmetic-v0", count=2, samples=2, max_tokens=12)).fitted(512)
+    planned = plan(EvalTask(env="turntree/Arithmetic-v0", count=2, samples=2, max_tokens=12)).within_context(512)
     return planned, EngineChoice(name=EngineName.LOCAL, model=str(model), max_batch=4, max_context=512)
 
 

@@ -85,7 +85,7 @@ def test_what_a_killed_server_had_not_ended_is_recorded_by_the_next(tmp_path, en
     assert view.status == 2, "no session has ended"
     assert f"{server.record}: 1 unfinished sessions are not shown" in caplog.text
     ((labels, episode),) = restarted(server.record, engine, renderer)
-    assert "sessions that a killed server had not ended: 1, now failures in" in caplog.text
+    assert "1 unfinished sessions of a killed server were recorded as failures in" in caplog.text
     assert (labels["session_id"], len(episode.turns)) == (first.headers["x-session-id"], 2)
     assert (episode.messages[-1].content, episode.masked, episode.failure) == (text, True, STOPPED)
     assert turntree("view", server.record, "--out", tmp_path / "page.html").status == 0
