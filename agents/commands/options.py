@@ -144,6 +144,11 @@ class TaskOptions(PolicyOptions):
 
         return env_arguments(self.env_arg or (), data=self.data, tool_format=self.tool_format)
 
+    def sizes(self) -> dict[str, Any]:
+        # The fields that `eval` and `bench` share with `EvalTask`; options that were not given are left out.
+        names = ("count", "samples", "temperature", "max_tokens", "max_context")
+        return {name: size for name in names if (size := getattr(self, name)) is not None}
+
 
 class NamedModel(NamedTuple):
     path: str  #: folder or Hugging Face id

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,14 +90,20 @@ def serve_command(options: ServeOptions) -> None:
     if most is not None and positions is not None and most > positions:
         raise UsageError(f"--max-context {most}: the model has {positions} positions; lower it")
     context = most or min(4096, positions or 4096)
-    kept = (*("host", "port", "api_key", "max_body", "seconds"), *("tool_format", "record", "max_sessions"))
+    # Most settings are options of the same name; these need a default or another type.
     settings = GatewaySettings(
-        model=options.name or model.name,
-        max_context=context,
-        allowed_hosts=tuple(options.allowed_hosts or ()),
-        allowed_origins=tuple(options.allowed_origins or ()),
-        max_requests=options.max_requests or 4 * options.max_batch,
-        **{name: getattr(options, name) for name in (*kept, "session_seconds")},
+        **{
+            field.name: getattr(options, field.name)
+            for field in fields(GatewaySettings)
+            if hasattr(options, field.name)
+        }
+        | {
+            "model": options.name or model.name,
+            "max_context": context,
+            "allowed_hosts": tuple(options.allowed_hosts or ()),
+            "allowed_origins": tuple(options.allowed_origins or ()),
+            "max_requests": options.max_requests or 4 * options.max_batch,
+        }
     )
     stored, speculate = options.max_stored_tokens, options.speculate
     imports = imported_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)

@@ -88,7 +88,7 @@ READERS: dict[str, list[str]] = table(__file__, "readers")
 
 
 @pytest.mark.parametrize(("reader", "text", "says"), table(__file__, "other_files"))
-def test_a_file_that_is_none_of_its_kind_is_refused(refused, place, reader, text, says):
+def test_a_file_of_another_format_is_refused(refused, place, reader, text, says):
     for name in ("given.yaml", "given.jsonl"):
         (place / name).write_text(text)
     assert says in refused(READERS[reader]).err
@@ -98,14 +98,14 @@ WRITERS: dict[str, list[str]] = table(__file__, "writers")
 
 
 @pytest.mark.parametrize(("writer", "where"), every_third(WRITERS, ["{at}/notes.txt/below/new", "/proc/turntree/new"]))
-def test_a_place_that_takes_no_file_is_named(refused: Run, writer: str, where: str) -> None:
+def test_an_unwritable_path_is_named(refused: Run, writer: str, where: str) -> None:
     err = refused((*WRITERS[writer], where)).err
     assert ("notes.txt" if "notes.txt" in where else "/proc/turntree") in err
     assert "path" in err
 
 
 @pytest.mark.parametrize(("writer", "old"), every_third([name for name in WRITERS if name != "eval"], [False, True]))
-def test_where_no_space_is_left_stays_what_was_there(run, refused, place, writer, old):
+def test_on_a_full_disk_the_old_file_stays(run, refused, place, writer, old):
     target = place / "new"
     if old and writer not in ("rescore", "new env"):  # they overwrite nothing
         target.write_text("what stood there before\n")
@@ -148,7 +148,7 @@ def test_an_interrupted_training_or_game_has_the_status_of_shells(run: Run, monk
     assert run(("train", "demo")).status == 130
 
 
-def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: Path, tiny_model: Path) -> None:
+def test_an_interrupted_evaluation_has_whole_lines_and_resumes(run: Run, place: Path, tiny_model: Path) -> None:
     out = place / "episodes.jsonl"
     small = ("--max-tokens", "8", "--concurrency", "2")
     words = ("eval", ARITHMETIC, "--model", str(tiny_model), *small, "--out", str(out))
@@ -183,7 +183,7 @@ def test_an_interrupted_evaluation_has_whole_lines_and_goes_on(run: Run, place: 
     assert len(out.read_bytes().splitlines()) >= len(lines) + 2
 
 
-def test_an_error_that_says_enough_is_left_as_it_is() -> None:
+def test_a_self_explanatory_error_is_left_unchanged() -> None:
     assert explain_os_error(OSError(errno.EADDRINUSE, "Address already in use")).startswith(
         "the port is in use; choose another"
     )

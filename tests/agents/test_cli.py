@@ -49,7 +49,7 @@ def evaluate(turntree: Any, tiny_model: Path) -> Any:
 
 
 @pytest.mark.parametrize("command", ["train grpo_arithmetic_cpu actor_rollout_ref.model.path=some/model", "demo"])
-def test_a_training_without_its_packages_says_what_to_install(turntree, command, monkeypatch, tmp_path):
+def test_a_training_without_its_packages_names_what_to_install(turntree, command, monkeypatch, tmp_path):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     verl_defaults.cache_clear()
@@ -66,7 +66,7 @@ def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_t
         assert not [name for name in FORMATS if name not in turntree(command, "--help").out]
 
 
-def test_the_help_says_how_long_the_demo_takes_and_how_much_a_model_writes(turntree: Any) -> None:
+def test_the_help_states_the_demos_time_and_the_models_size(turntree: Any) -> None:
     demo = " ".join(turntree("demo", "--help").out.split())
     assert "about 5 minutes" in demo
     assert "turntree demo --steps 10" in demo
@@ -98,7 +98,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
+def test_eval_warns_below_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
     said, groups = CAUSES[cause]
     if cause == "half cut":
         said = "40% of the turns were cut"  # too many for an evaluation
@@ -145,7 +145,7 @@ def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_mod
     assert why.get(command, "") in told.out
 
 
-def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_steps_line_names_the_reason_of_a_missing_answer(capsys: pytest.CaptureFixture[str]) -> None:
     said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
     passes = "nan tokens per forward pass"
     for turns, error, words in ((0.0, said, "no turns sampled"), (1.5, "", passes)):
@@ -155,7 +155,7 @@ def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.
         assert capsys.readouterr().out == f"{line}; {error}\n" if error else f"{line}\n"
 
 
-def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
+def test_a_killed_evaluation_resumes_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     sampled = ("--temperature", 1, "--samples", 2)
     evaluate(*sampled, "--out", whole)
@@ -170,7 +170,7 @@ def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate:
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
-def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
+def test_a_complete_evaluation_loads_no_model_and_reports_that(
     turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, loaded = tmp_path / "episodes.jsonl", Mock(side_effect=AssertionError)
@@ -296,7 +296,7 @@ def test_check_shows_the_first_prompt_of_a_model_and_fails_if_it_hides_the_tools
         sys.modules.pop("asked_here", None)
 
 
-def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
+def test_attack_reports_undeserved_rewards_and_exits_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
     (tmp_path / "attacked_here.py").write_text(
         "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
         "    def task(self, index):\n        return Task(id=str(index), prompt='?', answer='abcd'[index] * 5)\n\n"

@@ -85,7 +85,7 @@ def test_an_evaluation_reads_and_writes_a_regular_file_alone(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == [file, link]
 
 
-def test_what_is_read_is_not_written_over_whatever_names_it(tmp_path: Path) -> None:
+def test_inputs_are_never_overwritten_under_any_name(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("rows")
     (tmp_path / "link").symlink_to(file)

@@ -33,7 +33,7 @@ def test_the_bar_has_a_rate_and_the_time_left_once_two_episodes_have_ended() -> 
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal: bool) -> None:
+def test_without_a_terminal_a_line_reports_progress_at_intervals(terminal: bool) -> None:
     # Control: no lines on a terminal, where bars are drawn.
     console = Console(file=io.StringIO(), width=40, force_terminal=terminal)
     progress = episode_progress(console)
@@ -50,7 +50,7 @@ def test_without_a_terminal_a_line_says_from_time_to_time_what_is_done(terminal:
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_before_a_bar_is_shown_a_line_says_that_a_command_begins(terminal, monkeypatch):
+def test_before_a_bar_is_shown_a_line_reports_that_a_command_is_starting(terminal, monkeypatch):
     # Control: no lines on a terminal.
     written = io.StringIO()
     written.isatty = lambda: terminal  # type: ignore[method-assign]

@@ -29,7 +29,7 @@ MERGES = "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{', '.join([f'*{chr(97 +
         ("a: 1\n" * 300_000, "more than 1,048,576 bytes"),
     ],
 )
-def test_yaml_beyond_the_bounds_is_one_line_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_yaml_beyond_the_limits_is_one_line_with_its_position(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
     with pytest.raises((UsageError, OSError), match=rf"^[^\n]*config\.yaml[^\n]*{said}[^\n]{{,200}}$"):

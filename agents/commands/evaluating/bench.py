@@ -82,12 +82,11 @@ def _measured(options: BenchOptions, env: str, model: NamedModel) -> BenchResult
     from turntree.agents.loop.renderer import Renderer
     from turntree.agents.progress import episode_progress, show_progress
 
-    sizes = {name: getattr(options, name) for name in ("count", "samples", "temperature", "max_tokens", "max_context")}
     # Check the options before the model is read; the sizes follow below.
     choice = options.engine_choice(
         model=model.path, max_batch=1, max_context=1, engine_args=_SHARES.get(options.engine, {})
     )
-    planned = plan(EvalTask(env=env, env_args=options.env_arguments(), **sizes))
+    planned = plan(EvalTask(env=env, env_args=options.env_arguments(), **options.sizes()))
     checkpoint = Checkpoint.open(model.path)
     renderer = Renderer(checkpoint.tokenizer, **options.renderer_options())
     planned = planned.within_context(checkpoint.max_positions)

@@ -165,9 +165,7 @@ def _planned(options: EvalOptions, suite: Path | None) -> list[Planned]:
     from turntree.agents.evaluation.run import plan
     from turntree.agents.evaluation.suite import EvalTask, read_suite
 
-    arguments = options.env_arguments()
-    names = ("count", "samples", "temperature", "max_tokens", "max_context")
-    sizes: dict[str, Any] = {name: size for name in names if (size := getattr(options, name)) is not None}
+    arguments, sizes = options.env_arguments(), options.sizes()
     if suite is not None:
         tasks = read_suite(suite)
         return [plan(replace(task, env_args={**task.env_args, **arguments}, **sizes)) for task in tasks]

@@ -72,7 +72,7 @@ def test_what_is_missing_is_named_with_verls_pin(package, version, says, install
     assert "requirements/gpu-vllm.txt" in finding.fix
 
 
-def test_a_flash_attention_for_another_torch_a_build_without_cuda_and_a_missing_driver_are_told(installed, monkeypatch):
+def test_a_wrong_flash_attention_a_build_without_cuda_and_a_missing_driver_are_reported(installed, monkeypatch):
     assert not found()["pin flash-attn"].fix
     monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", None)
     assert found()["pin flash-attn"].health is Health.BROKEN
@@ -94,7 +94,7 @@ def test_the_memory_of_each_phase_is_printed_for_the_gpus_that_are_here(installe
     assert small["GPUs"][1:3] == (Health.MISSING, "trainer.n_gpus_per_node=8, found 4")
 
 
-def test_a_model_of_unknown_shape_is_said_to_be_unknown() -> None:
+def test_a_model_of_unknown_shape_is_reported_as_unknown() -> None:
     found = of_training("actor_rollout_ref.model.path=nobody/model")["memory"]
     assert "shape of nobody/model is not known" in found.what
 
@@ -121,7 +121,7 @@ def test_the_models_folder_is_looked_at(tiny_model: Path, tmp_path: Path, monkey
         (["--config", "demo", "actor_rollout_ref.model.path=MODEL"], 0),
     ],
 )
-def test_the_status_says_whether_a_training_can_start(arguments, status, tiny_model, capsys):
+def test_the_exit_status_shows_whether_a_training_can_start(arguments, status, tiny_model, capsys):
     words = [word.replace("MODEL", str(tiny_model)) for word in arguments]
     with pytest.raises(SystemExit) as stopped:
         main(["doctor", "--json", *words])

@@ -18,7 +18,7 @@ def thinking_model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return save_chat_llama(tmp_path_factory.mktemp("thinking"), tokenizer)
 
 
-def test_doctor_says_what_a_models_template_needs(turntree: Command, thinking_model: Path) -> None:
+def test_doctor_describes_a_models_template(turntree: Command, thinking_model: Path) -> None:
     for variables, opens in (("{}", "; the prompt opens thought"), ("{quiet: true}", "")):
         out = turntree("doctor", "--model", str(thinking_model), "--template", variables, "--json").out
         rows = {row["part"]: row["what"] for row in json.loads(out)}

@@ -125,7 +125,7 @@ def test_with_a_given_model_a_difference_is_counted_and_explained(asked, model, 
 
 
 @pytest.mark.parametrize(("wrong", "says"), table(__file__, "impossible_demos"))
-def test_what_cannot_be_is_said_before_anything_runs(asked, model, tmp_path, wrong, says):
+def test_unusable_settings_are_refused_before_anything_runs(asked, model, tmp_path, wrong, says):
     with pytest.raises((ConfigError, ValueError), match=says):
         run.main(**{"model": str(model), "out": tmp_path / "run", **wrong})
     assert asked == {}

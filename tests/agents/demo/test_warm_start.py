@@ -64,7 +64,7 @@ def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
     assert [path.name for path in cache.iterdir()] == [made.name], "nothing unfinished is left"
 
 
-def test_steps_are_told_while_a_policy_is_made_and_not_when_it_is_found(cache):
+def test_steps_are_reported_while_a_policy_is_trained_and_not_if_cached(cache):
     told = []
     for _ in range(2):
         warm_started_policy(TINY, on_step=lambda step, loss: told.append(step))

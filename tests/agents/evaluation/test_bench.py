@@ -50,7 +50,7 @@ def test_the_ratio_has_the_interval_of_students_t_of_its_logarithm() -> None:
     assert ratio_in_words(epochs_of(1.2)) == ["no interval for the ratio: that needs --epochs 2 or more"]
 
 
-def test_where_no_draft_helped_the_ratio_is_said_to_be_noise() -> None:
+def test_without_accepted_drafts_the_ratio_is_reported_as_noise() -> None:
     told = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
     assert told[1].startswith("drafts did not help: 1.00 tokens per forward pass with drafts and 1.00 without")
     assert len(ratio_in_words(epochs_of(1.30, 1.31, passes=98))) == 1

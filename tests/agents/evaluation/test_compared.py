@@ -49,7 +49,7 @@ def test_the_difference_is_the_mean_over_tasks_with_the_paired_interval(tmp_path
     ]
 
 
-def test_what_only_one_file_has_is_left_out_and_said(tmp_path: Path) -> None:
+def test_unpaired_episodes_are_left_out_and_reported(tmp_path: Path) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0, 0], 1: [0, 0], 2: [0]})
     after = write(tmp_path / "b.jsonl", {1: [1], 2: [1, 1], 3: [1]})
     found = compare_files(before, after)
@@ -62,7 +62,7 @@ def test_what_only_one_file_has_is_left_out_and_said(tmp_path: Path) -> None:
         compare_files(before, write(tmp_path / "c.jsonl", {7: [1]}))
 
 
-def test_settings_that_differ_are_told_and_other_seeds_warned_of(tmp_path: Path) -> None:
+def test_differing_settings_are_reported_and_other_seeds_warned_of(tmp_path: Path) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0]})
     notes = compare_files(before, write(tmp_path / "b.jsonl", {0: [0]}, change={"temperature": 0.5, "seed": 3})).notes
     assert notes[:2] == ["seed differs: 0 and 3", "temperature differs: 1.0 and 0.5"]

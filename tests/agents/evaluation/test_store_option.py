@@ -45,7 +45,7 @@ def test_a_store_that_nothing_drafts_from_is_refused(turntree: Any, tiny_model: 
     assert (said.status, "--store needs an engine started here with speculation" in said.err) == (2, True)
 
 
-def test_what_is_no_store_is_said_before_an_engine_starts(tmp_path: Path) -> None:
+def test_an_invalid_store_is_refused_before_an_engine_starts(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "gone", "No such file"), (tmp_path, "no store of turns in the folder")):
         with pytest.raises(UsageError, match=why):
             given_store(path, "")

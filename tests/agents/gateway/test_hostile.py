@@ -77,7 +77,7 @@ def test_hostile_requests_leave_no_slot_of_the_local_engine_taken(tiny_model: Pa
         assert answer["choices"][0]["message"]["content"] == renderer.decode(direct.token_ids)
 
 
-def test_a_place_that_stays_taken_is_noticed(renderer: Renderer, chatml: Any, monkeypatch: Any):
+def test_a_slot_that_stays_in_use_is_noticed(renderer: Renderer, chatml: Any, monkeypatch: Any):
     engine = SpokenEngine(chatml, held=True)
     with gateway_at(engine, renderer, max_requests=4) as served:
         monkeypatch.setattr(served.gateway.admission, "in_use", 1)

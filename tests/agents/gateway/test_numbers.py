@@ -99,7 +99,7 @@ def said(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_no_number_harms_the_requests_beside_it(served: Served, kind: Any) -> None:
+def test_no_number_harms_concurrent_requests(served: Served, kind: Any) -> None:
     alone = [said(ask(served, ChatRequest, seed=seed)) for seed in range(6)]
     with ThreadPoolExecutor(12) as clients:
         for field, (low, high) in RANGES[kind].items():

@@ -56,7 +56,7 @@ def test_the_tokenizers_write_every_script(renderer: Renderer):
     )
 
 
-def test_what_is_settled_stays_wherever_a_turn_is_cut(renderer: Renderer):
+def test_shown_text_never_changes_wherever_a_turn_is_split(renderer: Renderer):
     byte = byte_token(renderer.tokenizer)
     for tokens in texts(renderer):
         for step in STEPS:

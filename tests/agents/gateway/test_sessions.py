@@ -120,7 +120,7 @@ def test_dialogue_states_are_those_of_the_record_with_task_and_tool_history(serv
     assert episode.messages[2].content == "46"
 
 
-def test_what_the_client_changed_opens_a_branch_that_shares_what_was_before(served, engine, run_folder):
+def test_a_changed_message_opens_a_branch_that_shares_the_earlier_turns(served, engine, run_folder):
     first = served.chat(user("a"))
     second = served.chat(user("a"), said(first), user("b"))
     changed = served.chat(user("a"), said(first), user("c"))
@@ -255,7 +255,7 @@ def test_a_program_or_an_engine_that_failed_masks_the_session(served: Served, en
 
 
 @pytest.mark.parametrize(("body", "param"), table(__file__, "no_verdicts"))
-def test_a_verdict_that_is_none_is_refused_and_the_session_goes_on(served: Served, body: Any, param: str):
+def test_an_invalid_verdict_is_refused_and_the_session_stays_live(served: Served, body: Any, param: str):
     first = served.chat(user("a"))
     answer = served.client.post(f"/v1/sessions/{session_of(first)}/reward", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)

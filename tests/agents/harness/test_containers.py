@@ -36,7 +36,7 @@ async def play(played: HarnessEnv, chatml: Any, renderer: Renderer) -> Episode:
     return await rollout(played, engine, renderer, index=3, seed=7)
 
 
-async def test_a_container_asks_the_policy_and_its_answer_is_judged(chatml, renderer, busybox_image):
+async def test_a_container_asks_the_policy_and_its_answer_is_graded(chatml, renderer, busybox_image):
     episode = await play(env(["sh", "-c", ASKS], busybox_image), chatml, renderer)
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", 1.0)
     assert [str(message.role) for message in episode.messages] == ["user", "assistant"]

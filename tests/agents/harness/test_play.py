@@ -97,7 +97,7 @@ async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(engine
     assert len(first.turns) == 2
 
 
-async def test_sub_agents_are_dialogues_beside_the_one_that_ended_last(engine, renderer):
+async def test_sub_agents_are_side_dialogues_of_the_one_that_ended_last(engine, renderer):
     episode = await play(engine, renderer, "delegates")
     assert (len(episode.turns), episode.reward) == (2, 1.0)
     assert sorted(other.messages[0].content for other in episode.others) == ["part a", "part b"]
@@ -236,7 +236,9 @@ def _spinning() -> bool:
     return any(frame.f_code is programs.spins.__code__ for frame in frames)
 
 
-async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: SpokenEngine, renderer: Renderer) -> None:
+async def test_a_failed_turn_is_a_failure_although_the_program_continued(
+    engine: SpokenEngine, renderer: Renderer
+) -> None:
     class Dying:
         async def generate(self, request: TurnRequest) -> Any:
             if len(engine.asked) == 1:
@@ -249,7 +251,7 @@ async def test_a_lost_turn_is_a_failure_although_the_program_went_on(engine: Spo
     assert episode.failure == "OSError: the replica is gone"
 
 
-async def test_a_lost_turn_that_was_asked_for_again_is_none(engine: SpokenEngine, renderer: Renderer) -> None:
+async def test_a_failed_turn_that_was_sampled_again_is_no_failure(engine: SpokenEngine, renderer: Renderer) -> None:
     class Stumbling:
         async def generate(self, request: TurnRequest) -> Any:
             engine.error = None if engine.asked else OSError("once")

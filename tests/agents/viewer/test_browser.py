@@ -95,7 +95,7 @@ def small(renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_two_runs_are_read_beside_each_other_or_on_a_phone_below(browser: Any, small: Path, width: int) -> None:
+def test_two_runs_are_shown_side_by_side_or_stacked_on_a_phone(browser: Any, small: Path, width: int) -> None:
     source = Source.open(small)
     page = browser.new_page(viewport={"width": width, "height": 844})
     page.goto(view(source, small / "both.html", other_run=source).path.as_uri())
@@ -123,7 +123,7 @@ def test_a_served_page_shows_new_episodes_and_keeps_what_is_open(browser: Any, s
         server.shutdown()
 
 
-def test_what_was_said_is_found_only_where_it_is_looked_for(page: Any) -> None:
+def test_message_text_is_searched_only_if_asked_for(page: Any) -> None:
     page.fill("#find", "heard")
     assert page.inner_text("#summary").startswith("0 of")
     page.check("#texts")
@@ -168,7 +168,7 @@ def test_tokens_are_coloured_by_what_was_asked_for(page: Any, paint: str, marked
     assert asked != prompt
 
 
-def test_what_a_policy_says_is_text_and_no_markup(page: Any) -> None:
+def test_policy_output_is_text_and_not_markup(page: Any) -> None:
     open_row(page, 2)
     assert HOSTILE in page.locator(".bubble.assistant .text").first.inner_text()
     assert page.locator("#detail img").count() == 0

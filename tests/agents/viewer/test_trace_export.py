@@ -50,7 +50,7 @@ async def test_the_benchmarks_reader_gets_every_turn_back(said: Said, tmp_path: 
     assert len({turn.start for turn in read.turns}) == 2
 
 
-async def test_rewards_log_probabilities_and_levels_lie_beside_the_tokens(said: Said, tmp_path: Path) -> None:
+async def test_rewards_log_probabilities_and_levels_align_with_the_tokens(said: Said, tmp_path: Path) -> None:
     said = {label: _changed(episode, step=label[0]) for label, episode in said.items()}
     trace = export_trace(record(tmp_path, said)).trace
     assert trace.epoch.tolist() == [0] * 4 + [1] * 4
@@ -77,7 +77,7 @@ def _changed(episode: Episode, *, step: int) -> Episode:
     return replace(episode, turns=tuple(turns))
 
 
-async def test_lost_episodes_are_left_out_and_the_later_of_two_stays(said: Said, tmp_path: Path) -> None:
+async def test_failed_episodes_are_left_out_and_the_later_of_two_stays(said: Said, tmp_path: Path) -> None:
     lost = replace(said[1, 0, 0], stop_reason=StopReason.FAILURE, failure="gone")
     record(tmp_path, {(1, 0, 0): lost, (1, 0, 1): said[3, 0, 1]})
     exported = export_trace(record(tmp_path, {(1, 0, 1): said[1, 0, 1]}))

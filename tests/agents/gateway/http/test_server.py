@@ -119,7 +119,7 @@ def test_a_name_that_stands_for_an_address_of_others_needs_a_key(monkeypatch: py
         listen(settings)
 
 
-def test_beside_all_the_silent_connections_that_it_takes_earlier_clients_are_served(engine, renderer, monkeypatch):
+def test_earlier_clients_are_served_despite_all_accepted_silent_connections(engine, renderer, monkeypatch):
     monkeypatch.setattr(server, "_MAX_CONNECTIONS", 40)
     monkeypatch.setattr(server, "_HEAD_SECONDS", 600.0)
     with gateway_at(engine, renderer, read_seconds=600.0) as served:

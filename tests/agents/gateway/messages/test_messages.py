@@ -135,7 +135,7 @@ def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_wit
     assert [turn.prompt_ids for turn in episode.turns] == [request.prompt_ids for request in engine.asked]
 
 
-def test_a_chat_goes_on_with_what_began_as_messages(served: Served, engine: SpokenEngine):
+def test_a_chat_continues_a_dialogue_started_with_messages(served: Served, engine: SpokenEngine):
     first = ask(served, "a", system="Be short.")
     content = first.json()["content"][0]["text"]
     second = served.chat(
