@@ -116,13 +116,13 @@ class PolicyOptions:
             options["max_thinking_tokens"] = self.max_thinking_tokens
         return options
 
-    def engine_choice(self, **sizes: Any) -> EngineChoice:
+    def engine_choice(self, **settings: Any) -> EngineChoice:
         from turntree.agents.engines.engine_choice import EngineChoice
 
-        given = parsed_engine_args(self.engine, self.engine_args, base_url=sizes.get("base_url"))
-        own: dict[str, Any] = {"name": self.engine, "model": self.model or "", "device": self.device}
-        own |= {"dtype": self.dtype, **sizes, "engine_args": {**sizes.get("engine_args", {}), **given}}
-        return EngineChoice(**own)
+        given = parsed_engine_args(self.engine, self.engine_args, base_url=settings.get("base_url"))
+        merged_args = {**settings.get("engine_args", {}), **given}
+        options = {"name": self.engine, "model": self.model or "", "device": self.device, "dtype": self.dtype}
+        return EngineChoice(**(options | settings | {"engine_args": merged_args}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ class ServeOptions(PolicyOptions):
     max_stored_tokens: Annotated[
         int,
         typer.Option(
-            min=1024, max=100_000_000, help="Tokens in the draft store; ten times as many are kept compressed."
+            min=1024, max=100_000_000, help="Tokens in the draft store; ten times as many are kept without an index."
         ),
     ] = 4_000_000
 
@@ -90,21 +90,16 @@ def serve_command(options: ServeOptions) -> None:
     if most is not None and positions is not None and most > positions:
         raise UsageError(f"--max-context {most}: the model has {positions} positions; lower it")
     context = most or min(4096, positions or 4096)
-    # Most settings are options of the same name; these need a default or another type.
-    settings = GatewaySettings(
-        **{
-            field.name: getattr(options, field.name)
-            for field in fields(GatewaySettings)
-            if hasattr(options, field.name)
-        }
-        | {
-            "model": options.name or model.name,
-            "max_context": context,
-            "allowed_hosts": tuple(options.allowed_hosts or ()),
-            "allowed_origins": tuple(options.allowed_origins or ()),
-            "max_requests": options.max_requests or 4 * options.max_batch,
-        }
-    )
+    # Most settings are options of the same name; the others need a default or another type.
+    names = [field.name for field in fields(GatewaySettings) if hasattr(options, field.name)]
+    converted = {
+        "model": options.name or model.name,
+        "max_context": context,
+        "allowed_hosts": tuple(options.allowed_hosts or ()),
+        "allowed_origins": tuple(options.allowed_origins or ()),
+        "max_requests": options.max_requests or 4 * options.max_batch,
+    }
+    settings = GatewaySettings(**{name: getattr(options, name) for name in names} | converted)
     stored, speculate = options.max_stored_tokens, options.speculate
     imports = imported_turns(options.store, checkpoint.tokenizer, engine=options.engine, speculate=speculate)
     choice = options.engine_choice(

@@ -117,7 +117,7 @@ def train(
     Args:
         on_step: Called after every step with its number, from 1, and its loss in nats per token.
     """
-    model, tokenizer = _untrained(settings)
+    model, tokenizer = _initial_model(settings)
     played = demonstrations(
         tokenizer, count=settings.demonstrations, seed=settings.seed, env_kwargs=settings.env_kwargs
     )
@@ -126,7 +126,7 @@ def train(
     return model, tokenizer
 
 
-def _untrained(settings: WarmStart) -> tuple[Any, Any]:
+def _initial_model(settings: WarmStart) -> tuple[Any, Any]:
     if not settings.model:
         return build_policy(settings.shape, seed=settings.seed), build_tokenizer()
     import torch

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from turntree.agents.engines.protocol import Engine, TurnRequest
 from turntree.agents.gateway.choices import Answer
-from turntree.agents.gateway.http.event_stream import EventStream, as_they_come
-from turntree.agents.gateway.http.requests import in_time, unless_gone
+from turntree.agents.gateway.http.event_stream import EventStream, stream_from
+from turntree.agents.gateway.http.requests import cancel_if_gone, with_timeout
 from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.turns import SampledTurn, SentPrompts, sample
@@ -42,7 +42,10 @@ class Answering:
     sent: SentPrompts = field(default_factory=SentPrompts)  #: prompts of this gateway's clients, who share one key
 
     async def answer(self, http: Request, plan: Plan, held: ExitStack) -> Response:
-        """Return the response; closes ``held`` as soon as sampling has ended.
+        """Return the response.
+
+        Args:
+            held: Releases the request's slots and session; closed as soon as sampling has ended.
 
         Raises:
             ApiError: As ``sample``, and 408 after the time limit.
@@ -57,7 +60,7 @@ class Answering:
                 dialect=plan.answer.dialect,
             )
         with held:
-            turns = await unless_gone(http.receive, in_time(self._sample(plan, None), self.seconds))
+            turns = await cancel_if_gone(http.receive, with_timeout(self._sample(plan, None), self.seconds))
         return Json(plan.answer.body(turns), headers=dict(plan.headers))
 
     async def _events(self, plan: Plan, held: ExitStack) -> AsyncIterator[dict[str, Any]]:
@@ -66,13 +69,13 @@ class Answering:
 
         async def work(put: Put) -> None:
             with held:
-                turns = await in_time(self._sample(plan, put), self.seconds)
+                turns = await with_timeout(self._sample(plan, put), self.seconds)
             for event in plan.answer.end(turns):
                 put(event)
 
         for event in plan.answer.start():
             yield event
-        async for event in as_they_come(work):
+        async for event in stream_from(work):
             if first:
                 self.metrics.first_token_seconds.add(clock() - began)
                 first = False
@@ -80,8 +83,8 @@ class Answering:
 
     async def _sample(self, plan: Plan, put: Put | None) -> list[SampledTurn]:
         if len(plan.requests) == 1:
-            return [await self._one(plan, 0, put)]
-        tasks = [asyncio.ensure_future(self._one(plan, index, put)) for index in range(len(plan.requests))]
+            return [await self._sample_turn(plan, 0, put)]
+        tasks = [asyncio.ensure_future(self._sample_turn(plan, index, put)) for index in range(len(plan.requests))]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -89,7 +92,7 @@ class Answering:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
+    async def _sample_turn(self, plan: Plan, index: int, put: Put | None) -> SampledTurn:
         def show() -> None:
             assert put is not None
             for event in plan.answer.update(index):

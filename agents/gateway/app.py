@@ -26,7 +26,7 @@ from turntree.agents.gateway.messages.answer import ANTHROPIC, MessageAnswer
 from turntree.agents.gateway.messages.request import CountRequest, MessagesRequest
 from turntree.agents.gateway.metrics import Metrics
 from turntree.agents.gateway.session_episodes import SessionRecord
-from turntree.agents.gateway.session_paths import SessionPaths, named
+from turntree.agents.gateway.session_paths import SessionPaths, name_in_header
 from turntree.agents.gateway.sessions import CONTEXT_FULL, Position, Sessions
 from turntree.agents.gateway.turn_text import TurnText, byte_token
 from turntree.agents.loop.renderer import Renderer
@@ -123,8 +123,8 @@ class Gateway:
 
     def _position(self, http: Request, body: ChatRequest) -> tuple[Position, Dictionaries]:
         messages, tools = to_dictionaries(body.messages, body.tools)
-        session_id = self.settings.session or named(http, "X-Session-Id")
-        task_id = self.settings.task_id or named(http, "X-Task-Id")
+        session_id = self.settings.session or name_in_header(http, "X-Session-Id")
+        task_id = self.settings.task_id or name_in_header(http, "X-Task-Id")
         return self.sessions.find(messages, tools, session_id=session_id, task_id=task_id), tools
 
     async def _chat(

@@ -27,7 +27,7 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-UNSCORED = "session"  #: name of the reward that was never given
+NO_REWARD = "session"  #: name of the reward that was never given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,11 @@ def episode_of(dialogue: Dialogue, decode: Decode, *, answer: str = "", data_sou
         stop_reason=StopReason.FAILURE if session.failure else stop_reason,
         failure=session.failure,
         failure_kind=FailureKind.ENGINE if session.failure else None,
-        ungraded=() if session.failure else (UNSCORED,),
+        ungraded=() if session.failure else (NO_REWARD,),
     )
 
 
-def rewarded(episode: Episode, reward: float, parts: Mapping[str, float]) -> Episode:
+def with_reward(episode: Episode, reward: float, parts: Mapping[str, float]) -> Episode:
     """Return the episode with a reward on its last turn; a failed episode stays unchanged."""
     if episode.stop_reason is StopReason.FAILURE:
         return episode

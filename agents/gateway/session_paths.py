@@ -17,7 +17,7 @@ from turntree.agents.gateway.http.routes import Json
 from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.gateway.http.wire import Figure, Strict, read
 from turntree.agents.gateway.metrics import Metrics
-from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, rewarded
+from turntree.agents.gateway.session_episodes import SessionRecord, dialogues, episode_of, with_reward
 from turntree.agents.gateway.sessions import Session, Sessions
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.scoring.judging import judge_episodes
@@ -80,7 +80,7 @@ class SessionPaths:
         with self._sessions.ending(http.path_params["session"]) as session:
             episodes = self._episodes(session, body)
             if body.reward is not None:
-                episodes = [rewarded(episode, body.reward, body.parts) for episode in episodes]
+                episodes = [with_reward(episode, body.reward, body.parts) for episode in episodes]
             elif scorer is not None:
                 episodes = await judge_episodes(episodes, scorer)
             self._write(session, episodes, "scored")
@@ -154,7 +154,7 @@ def _scorer(body: RewardRequest) -> Scorer | None:
         raise ApiError(400, str(error), param="by", code="invalid_value") from error
 
 
-def named(http: Request, header: str) -> str | None:
+def name_in_header(http: Request, header: str) -> str | None:
     """Return the name in a header.
 
     Raises:

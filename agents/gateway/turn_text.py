@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Decode = Callable[[Sequence[int]], str]
-_HALF = "\ufffd"
+_REPLACEMENT = "\ufffd"
 _WINDOW = 8  #: tokens after which earlier ones need not be decoded again
 _BYTE = "<0xFF>"
 
@@ -70,7 +70,7 @@ class TurnText:
         window = self.tokens[self._from :]
         now = self._decode(window)
         # A trailing U+FFFD may be the first bytes of a character whose other bytes have not arrived.
-        whole = now.rstrip(_HALF)
+        whole = now.rstrip(_REPLACEMENT)
         if self._find_stop(self._done + whole[self._skip :]):
             return
         # Text that changes when an invalid byte follows is not final yet.

@@ -39,16 +39,16 @@ def pack(*runs: Iterable[Record]) -> Packed:
             packed.columns[name].append(value)
         chunk.append(_detail(number, record.episode, packed))
         if len(chunk) == CHUNK:
-            packed.chunks.append(squeeze(chunk))
+            packed.chunks.append(compress(chunk))
             chunk = []
     if chunk:
-        packed.chunks.append(squeeze(chunk))
+        packed.chunks.append(compress(chunk))
     # A tree of a single turn shows nothing.
     packed.states = {key: turns for key, turns in packed.states.items() if len(turns) > 2}
     return packed
 
 
-def squeeze(value: Any) -> str:
+def compress(value: Any) -> str:
     text = json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0)).decode()
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from turntree.agents.files import keep_apart, write_whole
 from turntree.agents.viewer.curves import curves
-from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.pack import CHUNK, compress, pack
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.token_bytes import token_bytes
 
@@ -85,7 +85,7 @@ def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = Fal
         # A page opened as a file has no server to poll.
         "script": _asset("page.js") + (_asset("follow.js") if growing else ""),
         "charts": charts,
-        "data": "\n".join([_data("head", squeeze(head)), *chunks]),
+        "data": "\n".join([_data("head", compress(head)), *chunks]),
     }
     page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
     return Page(page, len(packed.columns["reward"]), bool(texts))

@@ -29,13 +29,13 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
     by_prompt: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     seen: dict[str, None] = {}
     for record in records:
-        of = record.episode.task.id if record.episode.task else ""
-        seen[of] = None
+        task_id = record.episode.task.id if record.episode.task else ""
+        seen[task_id] = None
         if task is None:
-            task = of
-        if of == task and turn < len(record.episode.turns):
-            turn_here = record.episode.turns[turn]
-            by_prompt[turn_here.prompt_ids].append(turn_here.completion.token_ids)
+            task = task_id
+        if task_id == task and turn < len(record.episode.turns):
+            state_turn = record.episode.turns[turn]
+            by_prompt[state_turn.prompt_ids].append(state_turn.completion.token_ids)
     if task not in seen:
         raise RecordError(f"no episode of task {task!r}; recorded tasks are, for example, {', '.join(list(seen)[:3])}")
     if not by_prompt:

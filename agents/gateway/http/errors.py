@@ -110,13 +110,13 @@ class ClientGone(AgentError):
     """The client disconnected before the response."""
 
 
-def broken(what: str) -> ApiError:
+def internal_error(what: str) -> ApiError:
     """Log the current exception and return a 500; call it inside an ``except`` block."""
     logger.exception("%s failed", what)
     return ApiError(500, "internal error; see the server's log", code="internal_error")
 
 
-def refused_field(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
+def field_error(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
     """Turn the first of pydantic's errors into a refusal."""
     error = next(iter(errors))
     param = ".".join(map(str, error["loc"])) or None

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
-from turntree.agents.gateway.http.requests import unless_gone
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, internal_error
+from turntree.agents.gateway.http.requests import cancel_if_gone
 
 Events = AsyncIterator[dict[str, Any]]
 #: some clients split events at these, as ``str.splitlines`` does
@@ -62,7 +62,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await unless_gone(receive, self._send_all(send))
+            await cancel_if_gone(receive, self._send_all(send))
         except ClientGone:
             self._gone()
         finally:
@@ -78,7 +78,7 @@ class EventStream(Response):
             await self._refuse(send, error)
         except Exception:
             # The status has been sent already, so the error becomes an event.
-            await self._refuse(send, broken("a stream"))
+            await self._refuse(send, internal_error("a stream"))
         finally:
             # Closing the generator stops the sampling.
             await self._events.aclose()  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ async def _send(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def as_they_come(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[Any]:
+async def stream_from(work: Callable[[Callable[[Any], None]], Any]) -> AsyncIterator[Any]:
     """Yield what ``work`` passes to its argument while it runs in its own task.
 
     Args:

@@ -86,7 +86,7 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
         raise ApiError(408, f"the body did not arrive within {seconds:g} s; send it again", code="timeout") from None
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+async def cancel_if_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of ``work``, which is cancelled if the client disconnects.
 
     Raises:
@@ -111,7 +111,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         gone.cancel()
 
 
-async def in_time(work: Coroutine[Any, Any, T], seconds: float) -> T:
+async def with_timeout(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """Return the result of ``work``.
 
     Raises:

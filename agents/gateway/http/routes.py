@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turntree.agents.gateway.http.errors import ApiError, ClientGone, broken
+from turntree.agents.gateway.http.errors import ApiError, ClientGone, internal_error
 from turntree.agents.gateway.http.event_stream import OPENAI, Dialect
 from turntree.agents.gateway.http.requests import check_key, check_sender
 from turntree.agents.gateway.http.settings import GatewaySettings
@@ -62,7 +62,7 @@ class Routes:
                 response = Json(dialect.refusal(error), status_code=error.status, headers=error.headers)
             except Exception:
                 # The boundary: the client gets a response and the server keeps running.
-                failed = broken(f"a request to {name}")
+                failed = internal_error(f"a request to {name}")
                 response = Json(dialect.refusal(failed), status_code=failed.status)
             self._answered(name, response.status_code, clock() - began)
             return response

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from turntree.agents.engines.protocol import Sampling
-from turntree.agents.gateway.http.errors import ApiError, refused_field, without_neutral
+from turntree.agents.gateway.http.errors import ApiError, field_error, without_neutral
 from turntree.envs.parsers.call_json import read_arguments
 
 
@@ -82,7 +82,7 @@ def read(model: type[Body], body: bytes | dict[str, Any]) -> Body:
     try:
         return model.model_validate(body) if isinstance(body, dict) else model.model_validate_json(body)
     except ValidationError as error:
-        raise refused_field(error.errors(include_url=False, include_context=False), model.model_fields) from None
+        raise field_error(error.errors(include_url=False, include_context=False), model.model_fields) from None
     except RecursionError:
         raise ApiError(400, "the body is nested too deeply", code="invalid_json") from None
 
