@@ -84,9 +84,6 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
         read: Inputs: files, or folders (each file in them counts). Mappings and lists are searched for paths; values
             that name no existing file (a Hugging Face id, a number) are ignored.
         folders: Whether folders count.
-
-    Raises:
-        UsageError: If ``out`` is an input.
     """
     status = _status(out)
     for name in read:

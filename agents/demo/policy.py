@@ -35,11 +35,7 @@ class PolicyShape:
 def build_policy(
     shape: PolicyShape | None = None, *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> LlamaForCausalLM:
-    """Create an untrained policy; torch's random state is restored.
-
-    Raises:
-        MissingExtra: If torch or transformers is not installed.
-    """
+    """Create an untrained policy; torch's random state is restored."""
     try:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM

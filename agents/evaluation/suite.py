@@ -66,11 +66,7 @@ def nearest_suite(name: str) -> str:
 
 
 def read_suite(path: Path) -> list[EvalTask]:
-    """Return the evaluations of a suite.
-
-    Raises:
-        UsageError: If the file is not a suite, a key is unknown or a value has the wrong type.
-    """
+    """Return the evaluations of a suite."""
     content = read_yaml(path)
     rows = content.get("suite") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:

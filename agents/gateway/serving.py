@@ -25,10 +25,6 @@ async def serve(
 
     Returns:
         Whether SIGINT stopped the server.
-
-    Raises:
-        UsageError: If the address cannot be bound.
-        RenderError: If the model's chat template is missing or unusable.
     """
     renderer = Renderer(tokenizer, cached=_RENDERED, **(options or {}))
     with listen(settings) as at:

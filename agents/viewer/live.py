@@ -61,9 +61,6 @@ def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 
     Args:
         port: 0 picks a free port.
-
-    Raises:
-        OSError: If the port is in use.
     """
 
     class Answers(BaseHTTPRequestHandler):

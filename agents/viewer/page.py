@@ -58,9 +58,6 @@ def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = Fal
 
     Args:
         growing: Whether the runs are still being written; incomplete lines are then skipped.
-
-    Raises:
-        RecordError: If a run holds no episodes, or damaged ones.
     """
     packed = pack(*(run.records(growing=growing) for run in runs))
     names = [run.path.resolve().name for run in runs]
