@@ -176,7 +176,6 @@ def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
 
 
 def named_model(argument: str | None, option: str | None) -> NamedModel:
-    """Return the single model of a command."""
     from turntree.agents.errors import UsageError
 
     if (argument or option or "").endswith("@all"):

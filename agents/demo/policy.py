@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyShape:
-    """Size of the model."""
-
     hidden: int = 128
     """Width of the residual stream."""
     layers: int = 3

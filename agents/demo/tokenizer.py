@@ -34,7 +34,6 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Create the tokenizer, including the chat template."""
     known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
     return word_tokenizer((*WORDS, *CHARACTERS), known)
 

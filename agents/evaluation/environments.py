@@ -53,7 +53,6 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
-    """Create the environment."""
     try:
         return contain(make_env)
     except TypeError as error:

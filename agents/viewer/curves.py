@@ -42,7 +42,6 @@ _REPLAYED = (("forward passes", "forward_passes"), ("engine seconds", "seconds")
 
 
 def curves(source: Source) -> list[Curve]:
-    """Return charts of the run's metrics over training steps."""
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
     found = [_curve(title, read, figures) for title, read, figures in rows]
