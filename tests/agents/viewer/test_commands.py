@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.page import LivePage, live_server
 
 
 def columns(page: str) -> Any:
