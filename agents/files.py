@@ -44,7 +44,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = path if through else path.resolve()
     folder = Path(tempfile.gettempdir()) if through else target.parent
     folder.mkdir(parents=True, exist_ok=True)
-    # Same folder, because a rename across file systems is not atomic.
+    # Next to the target, because a rename across file systems is not atomic.
     partial = folder / f".partial-{os.getpid()}-{path.name}"
     try:
         yield partial
