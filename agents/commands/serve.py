@@ -58,7 +58,7 @@ class ServeOptions(PolicyOptions):
     ] = None
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions at once.")] = 1024
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    speculate: Annotated[bool, typer.Option(help="Draft tokens from earlier turns.")] = True
     store: StoreOption = None
     max_stored_tokens: Annotated[
         int,

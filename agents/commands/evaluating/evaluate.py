@@ -67,7 +67,7 @@ class EvalOptions(TaskOptions):
         float | None, typer.Option(min=0.0, help="Sampling temperature; default: 0 (greedy), or the suite's.")
     ] = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per turn; default: 256, or the suite's.")] = None
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    speculate: Annotated[bool, typer.Option(help="Draft tokens from earlier turns.")] = True
     store: StoreOption = None
     out: Annotated[
         Path | None,
