@@ -50,7 +50,7 @@ class ProgramPlay(EpisodeDriver):
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
-        return replace(await self.to_end(self.run(index)), others=self.others)
+        return replace(await self.to_end(self.run(index)), extra_dialogues=self.others)
 
     async def run(self, index: int | None) -> StopReason:
         """Play to the end."""

@@ -181,7 +181,7 @@ class Source:
                 if episode.env_id != name:
                     found.drop(f"not of {name}", f"of {episode.env_id}")
                     continue
-                self._take(episode, found, [episode, *episode.others], info["tools"], env)
+                self._take(episode, found, [episode, *episode.extra_dialogues], info["tools"], env)
         finally:
             env.close()
         return found.needed(f"--above {self.above:g} is the bound of the reward; lower it, or name another run")

@@ -67,9 +67,9 @@ class TakesTurns(Protocol):
 class SwapCounts:
     """Counts of the sharing so far."""
 
-    given: int = 0
+    sent: int = 0
     """Turns given."""
-    taken: int = 0
+    received: int = 0
     """Turns of others inserted."""
     missed: int = 0
     """Turns of others that were dropped before this process read them."""
@@ -77,7 +77,7 @@ class SwapCounts:
     """Own turns that waited too long and were dropped."""
     swaps: int = 0
     """Exchanges made."""
-    lost: int = 0
+    failed: int = 0
     """Exchanges that failed."""
 
 
@@ -90,7 +90,7 @@ class SharedTurns:
         ...         return Swapped([])
         >>> shared = SharedTurns(None, Alone())
         >>> shared.note(DialogueState(exact=1), (7, 8))
-        >>> shared.swap().given
+        >>> shared.swap().sent
         1
     """
 
@@ -126,12 +126,12 @@ class SharedTurns:
     def counts(self) -> SwapCounts:
         """Counts of the sharing so far."""
         return SwapCounts(
-            given=self._given,
-            taken=self._taken,
+            sent=self._given,
+            received=self._taken,
             missed=self._missed,
             dropped=self._dropped,
             swaps=self._swaps,
-            lost=self._lost,
+            failed=self._lost,
         )
 
     def note(self, state: DialogueState, tokens: Sequence[int]) -> None:

@@ -92,9 +92,9 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
-    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert said.row["turns cut off at a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
-    assert "of the turns were cut at a limit of tokens" in said.out
+    assert "of the turns were cut off at a token limit" in said.out
     assert "warning: no episode called a tool, but the environment has calculator" in said.out
     assert "warning: the rewards are equal in every group" in said.out
 
@@ -148,7 +148,7 @@ def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_mod
 
 
 def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
-    said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
+    said = "4 of 4 programs gave no answer; the first error of step 3 (program, e): [Errno 2] gone"
     passes = "nan tokens per forward pass"
     for turns, error, words in ((0.0, said, "no turn of the policy"), (1.5, "", passes)):
         metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}

@@ -70,7 +70,7 @@ async def episode(renderer: Renderer) -> Any:
 @settings(max_examples=50)
 @given(drawn(Episode), st.lists(drawn(Episode), max_size=2))
 def test_an_episode_survives_json_unchanged(episode: Episode, others: list[Episode]) -> None:
-    episode = replace(episode, others=tuple(others))
+    episode = replace(episode, extra_dialogues=tuple(others))
     assert episode_from_dict(json.loads(json.dumps(episode_to_dict(episode)))) == episode
 
 

@@ -164,7 +164,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
     assert turntree("rescore", out, "--answer-format", "math", "--out", tmp_path / "again.jsonl")[0] == 0
     status, _, err = turntree("tree", out)
     assert (status, "only texts are recorded" in err) == (2, True)
-    with pytest.raises(ValueError, match="played by text alone"):
+    with pytest.raises(ValueError, match="has only text, no tokens"):
         TokenView.of(next(read_episodes(out)))
     assert [episode.reward for episode in sorted(read_episodes(out), key=lambda one: one.task.id)] == [1.0, 0.0, 1.0]
 

@@ -96,7 +96,7 @@ def test_an_environment_with_few_tasks_is_trained_on_all_of_them(prepared, monke
     with pytest.raises(ConfigError, match=r"data\.train_batch_size=6 tasks, and there are 5 .*train_batch_size=5"):
         prepared(*FEW, "data.train_batch_size=6", config="turntree.env=turntree/GSM8K-v0")
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"has 5 tasks .* 6 were asked for"):  # who names a number means it
+    with pytest.raises(ConfigError, match=r"has only 5 tasks .* 6 were requested"):  # who names a number means it
         prepared(*FEW, "turntree.train_tasks=6", config="turntree.env=turntree/GSM8K-v0")
 
 

@@ -108,7 +108,7 @@ def test_an_unmasked_episode_without_a_turn_is_a_truncated_row_of_which_nothing_
     scored = lay_out(UNPLAYED, score_in_verl=True)
     scored.reward_score, scored.extra_fields["reward_extra_info"] = 0.5, {"score": 0.5}
     assert scored.as_dict()["rm_scores"].tolist() == [0.5]
-    beside = lay_out(episode(others=(UNPLAYED,))).rows[0].as_dict()
+    beside = lay_out(episode(extra_dialogues=(UNPLAYED,))).rows[0].as_dict()
     assert beside["response_mask"].tolist() == [0]
 
 
@@ -174,7 +174,7 @@ def several() -> Episode:
     first, second = episode().turns
     branch = episode(turns=(first, replace(second, reward=0.0)), shared_turns=1)
     agent = episode(turns=(turn((7,), 5, 6, reward=0.0, version=6),))
-    return episode(others=(agent, branch))
+    return episode(extra_dialogues=(agent, branch))
 
 
 def test_each_dialogue_of_a_program_is_a_row_and_its_own_the_last() -> None:
@@ -239,7 +239,7 @@ def test_each_segment_of_a_shortened_dialogue_is_a_row_and_each_token_is_trained
 def test_a_token_that_is_trained_twice_is_noticed() -> None:
     one = shortened()
     again = replace(one, turns=one.segments[1])  # as a dialogue beside it, and not as a segment of it
-    rows = [row.as_dict() for row in lay_out(replace(one, others=(again,))).rows]
+    rows = [row.as_dict() for row in lay_out(replace(one, extra_dialogues=(again,))).rows]
     assert trained(rows) != sampled(one)
     whole = replace(one, turns=tuple(replace(turn, shortened=False) for turn in one.turns))
     with pytest.raises(ValueError, match="the prompt of turn 2 does not begin"):

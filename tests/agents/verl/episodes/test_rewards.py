@@ -65,7 +65,7 @@ def test_a_data_set_without_rules_is_an_error_that_says_what_to_declare(rank: st
 
 
 async def test_what_nobody_masks_is_raised_and_never_0() -> None:
-    with pytest.raises(Ungraded, match="answer could not be verified again"):
+    with pytest.raises(Ungraded, match="answer could not be graded"):
         compute_score("math", "it is 5", UNREADABLE)
     with pytest.raises(Ungraded):
         await compute_score_async("math", "it is 5", UNREADABLE)

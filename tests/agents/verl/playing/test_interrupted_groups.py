@@ -83,7 +83,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
 def worker(queue: Queue) -> Any:
     made = EpisodeWorker.__new__(EpisodeWorker)
     made._player, made._on_resume, made._restarted = Player(), OnResume.EPISODE, False
-    made._interrupted_group = InterruptedGroups()
+    made._ended_groups = InterruptedGroups()
     made._batch = 0
     made._outbox, made._carrier, made.background_tasks = [], None, set()
     return made
@@ -91,7 +91,7 @@ def worker(queue: Queue) -> Any:
 
 def reverified(worker: Any) -> dict[str, int]:
     """Versions of the groups that have ended."""
-    return {uid: group.version for uid, group in worker._interrupted_group.ended.items()}
+    return {uid: group.version for uid, group in worker._ended_groups.ended.items()}
 
 
 async def finish(worker: Any, queue: Queue, uid: str) -> None:
@@ -107,10 +107,10 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
     await finish(worker, queue, "a")
     await finish(worker, queue, "b")
     assert reverified(worker) == {"a": 0, "b": 0}
-    await worker.judge_again(1)
+    await worker.reverify(1)
     assert worker._player.versions == {"a": 0, "b": 0}, "they are of the weights of step 1"
     del queue.held["a"]
-    await worker.judge_again(2)
+    await worker.reverify(2)
     await asyncio.sleep(0)
     await worker._carrier
     assert reverified(worker) == {"b": 1}
@@ -124,7 +124,7 @@ async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, qu
         await finish(worker, queue, uid)
     for step, (batch, versions) in enumerate([(1, (1, 0, 0)), (2, (2, 2, 0)), (0, (3, 3, 3))], start=2):
         worker._batch = batch
-        await worker.judge_again(step)
+        await worker.reverify(step)
         await asyncio.gather(*worker.background_tasks)
         await worker._carrier
         assert reverified(worker) == dict(zip("abc", versions, strict=True))
@@ -145,15 +145,15 @@ async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, mo
 
     monkeypatch.setattr(queue, "async_kv_list", late)
     if not locked:
-        worker._interrupted_group.listing = contextlib.AsyncExitStack()
-    first = asyncio.create_task(worker.judge_again(2))
+        worker._ended_groups.listing = contextlib.AsyncExitStack()
+    first = asyncio.create_task(worker.reverify(2))
     await asyncio.sleep(0)
     del queue.held["a"]
-    second = asyncio.create_task(worker.judge_again(2))
+    second = asyncio.create_task(worker.reverify(2))
     await asyncio.sleep(0)
     evicted.set()
     await asyncio.gather(first, second)
-    assert worker._interrupted_group._due == ({"b"} if locked else {"a"})
+    assert worker._ended_groups._due == ({"b"} if locked else {"a"})
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -173,13 +173,13 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
 
     monkeypatch.setattr(queue, "async_kv_batch_put", take)
     if again:
-        await worker.judge_again(2)
+        await worker.reverify(2)
         await asyncio.sleep(0)
         await worker._carrier
     else:
         await finish(worker, queue, "a")
     assert ("a" in queue.held) is not again
-    await worker.judge_again(3)
+    await worker.reverify(3)
     assert worker._player.trained == ["a"] * again
 
 
@@ -209,15 +209,15 @@ async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten
     monkeypatch.setattr(worker, "_compute_score", fail)
     monkeypatch.setattr(worker._player, "play_again", outputs)
     if again:
-        await worker.judge_again(2)
+        await worker.reverify(2)
     else:
         await worker._pass_on({"uid": "a", "global_steps": 1}, await outputs(), validate=False)
     assert puts == [(["a"], [{"status": "failure"}])]
     assert queue.held["a"] == {"status": "failure", "is_prompt": True, "global_steps": 1}
-    assert (worker._outbox, worker._interrupted_group._handing, reverified(worker)) == ([], set(), {})
+    assert (worker._outbox, worker._ended_groups._handing, reverified(worker)) == ([], set(), {})
     assert worker._player.forgotten == ["a"]
     del queue.held["a"]
-    await worker.judge_again(3)
+    await worker.reverify(3)
     assert len(puts) == 1, "it is not verified again again"
     assert not worker._player.trained
 
@@ -239,7 +239,7 @@ async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
 
     if late:
         worker._player.resuming.newest.version = 1
-        worker._interrupted_group.begin_step(1, queue.held)
+        worker._ended_groups.begin_step(1, queue.held)
         monkeypatch.setattr(worker._player, "play_again", fail)
         with pytest.raises(Full):
             await finish(worker, queue, "b")
@@ -247,17 +247,17 @@ async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
         with monkeypatch.context() as patch:
             patch.setattr(queue, "async_kv_batch_put", fail)
             with pytest.raises(Full):
-                await worker.judge_again(2)
+                await worker.reverify(2)
         await worker._pass_on({"uid": "b", "global_steps": 1}, [], validate=False)
     with pytest.raises(Full):
-        await worker.judge_again(3)
+        await worker.reverify(3)
 
 
 async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
-    worker._interrupted_group._handing.add("a")
+    worker._ended_groups._handing.add("a")
     queue.held.clear()
-    await worker.judge_again(5)
+    await worker.reverify(5)
     assert reverified(worker) == {"a": 0}
     assert not worker._player.trained
 
@@ -266,27 +266,27 @@ async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(wor
 async def test_what_the_last_step_was_trained_on_does_not_come_back(worker: Any, queue: Queue, begins: bool) -> None:
     """The engines have newer weights before the trainer begins its next step. Control: a group that waits does."""
     await finish(worker, queue, "a")
-    await worker.judge_again(1)
+    await worker.reverify(1)
     if not begins:
         del queue.held["a"]
     worker._player.resuming.newest.see(1)  # a turn of the new weights has ended
     await finish(worker, queue, "b")
     await asyncio.gather(*worker.background_tasks)
     if begins:
-        await worker.judge_again(2)
+        await worker.reverify(2)
     await worker._carrier
     assert reverified(worker) == {"a": int(begins), "b": 1}
     assert ("a" in queue.held) == begins
-    await worker.judge_again(2)
+    await worker.reverify(2)
     assert worker._player.trained == ([] if begins else ["a"])
 
 
 async def test_a_worker_that_was_started_again_says_that_it_cannot_judge(worker: Any) -> None:
     worker._restarted = True
     with pytest.raises(RuntimeError, match="resume the run from its last checkpoint"):
-        await worker.judge_again(2)
+        await worker.reverify(2)
     worker._on_resume = OnResume.TURN
-    await worker.judge_again(2)
+    await worker.reverify(2)
 
 
 def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
@@ -300,7 +300,7 @@ class Calls:
 
     def __init__(self, made: list[Any], number: int) -> None:
         self.generate_sequences = SimpleNamespace(remote=lambda chunk: self._note(number, chunk))
-        self.judge_again = SimpleNamespace(remote=lambda step: self._note(number, step))
+        self.reverify = SimpleNamespace(remote=lambda step: self._note(number, step))
         self._made = made
 
     def _note(self, number: int, said: Any) -> Any:

@@ -69,7 +69,11 @@ async def test_an_episode_that_its_infrastructure_break_is_tried_once_more_with_
     assert (row["response_mask"].sum() == 0) == masked
     assert len(row["responses"]) > 1
     assert (info["failure"], info["masked"], info["attempts"]) == (masked, masked, tries)
-    assert (info["lost_tool"], info["lost_environment"], info["lost_engine"]) == (tries - 1 + masked, 0, 0)
+    assert (info["failed_attempts_tool"], info["failed_attempts_environment"], info["failed_attempts_engine"]) == (
+        tries - 1 + masked,
+        0,
+        0,
+    )
     # Each turn has a seed of its own, which a second try has again.
     assert (engine.seeds[0] == engine.seeds[-1]) == (tries == len(texts))
 
@@ -84,7 +88,7 @@ async def test_an_episode_whose_replica_is_lost_is_played_again_on_another(stage
     engines = iter([RecordingEngine(EngineLost("killed")), stage.engine("good")])
     (output,) = await stage.player().play_group(SAMPLING, stage.row, lambda: next(engines), size=1)
     info = told(output)
-    assert (output.reward_score, info["lost_engine"], info["masked"]) == (1.0, 1, 0.0)
+    assert (output.reward_score, info["failed_attempts_engine"], info["masked"]) == (1.0, 1, 0.0)
     assert sum(output.response_mask) > 0
 
 
@@ -102,7 +106,11 @@ async def test_a_reward_that_raises_is_asked_once_more_and_then_masks(stage: Sta
         failures += [OSError("the judge is gone"), SystemExit(0)][:times]
         (output,) = await stage.play_group("5", size=1)
         info = told(output)
-        assert (info["lost_reward"], info["masked"], bool(sum(output.response_mask))) == (lost, lost, not lost)
+        assert (info["failed_attempts_reward"], info["masked"], bool(sum(output.response_mask))) == (
+            lost,
+            lost,
+            not lost,
+        )
 
 
 async def test_an_environment_that_cannot_be_made_is_a_masked_episode(stage: Stage) -> None:

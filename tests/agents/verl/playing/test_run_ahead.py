@@ -11,8 +11,7 @@ from turntree.agents.engines.protocol import Completion, FinishReason
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.verl.playing.player import EpisodePlayer
 from turntree.agents.verl.playing.replica_turns import ReplicaTurns
-from turntree.agents.verl.playing.run_ahead_plays import AheadPlays
-from turntree.agents.verl.playing.run_ahead_rows import RowForecast
+from turntree.agents.verl.playing.run_ahead import RowForecast, RunAheadEpisodes
 
 ROWS = [
     {"index": 10 + place, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []} for place in range(7)
@@ -109,11 +108,11 @@ def player(rollout_config: Any, chatml: Any) -> EpisodePlayer:
     return EpisodePlayer(rollout_config, chatml)
 
 
-def played_by(player: EpisodePlayer, pipe: Any, *, slots: int = 1) -> AheadPlays:
-    return AheadPlays(player, {0: pipe}, ReplicaTurns({0: pipe}, lambda rank: settled()), slots=slots)
+def played_by(player: EpisodePlayer, pipe: Any, *, slots: int = 1) -> RunAheadEpisodes:
+    return RunAheadEpisodes(player, {0: pipe}, ReplicaTurns({0: pipe}, lambda rank: settled()), slots=slots)
 
 
-Ahead = Callable[..., Awaitable[AheadPlays]]
+Ahead = Callable[..., Awaitable[RunAheadEpisodes]]
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def ahead(player: EpisodePlayer, row: dict[str, Any]) -> Ahead:
 
     async def start(
         pipe: Pipe, *, slots: int = 1, size: int = 1, rows: Sequence[dict[str, Any]] = (row,)
-    ) -> AheadPlays:
+    ) -> RunAheadEpisodes:
         plays = played_by(player, pipe, slots=slots)
         plays.start(rows, SAMPLING, size=size)
         await settled()

@@ -9,7 +9,7 @@ import pytest
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.serving.external_server import ExternalServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.turns import NumberedRequest
 
 RUN_AHEAD = {"turntree": {"run_ahead": {"enabled": True}}}
 

@@ -22,7 +22,7 @@ from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, sta
 from turntree.agents.verl.serving import external_server, restarts
 from turntree.agents.verl.serving.external_server import ExternalReplica, ExternalServer
 from turntree.agents.verl.serving.turn_broker import TurnBroker
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState, ForestConfig, SpecForest
 from turntree.spec_tree.rules.ledger import Ledger
 from turntree.spec_tree.rules.ledger_arrays import fill_ledger, ledger_arrays

@@ -14,10 +14,14 @@ from tables import table
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
-from turntree.agents.verl.serving.server import TurntreeServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
-from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
+from turntree.agents.verl.serving.local import (
+    TurntreeReplica,
+    TurntreeServer,
+    _device_sharing,
+    to_sampling,
+    to_token_output,
+)
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState
 
 
@@ -117,7 +121,7 @@ def test_verl_is_told_of_a_turn_with_its_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
+    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("same_seed", "rejection_sampling")], indirect=True
 )
 async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(server, weights, tmp_path):
     await server.set_global_steps(0)
@@ -152,7 +156,7 @@ async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[s
     requests = [NumberedRequest(number, TurnRequest((1, 2), Sampling(max_tokens=28, seed=number))) for number in (1, 2)]
     life = await server.submit_turns("one", requests[:1])
     await server.update_weights(weights)
-    assert not server._turns.desk.running
+    assert not server._turns.batches.running
     (before,) = await server.collect_turns("one", life)
     late = asyncio.create_task(server.submit_turns("one", requests[1:]))
     await asyncio.sleep(0.05)
@@ -213,10 +217,10 @@ async def test_a_gpu_that_the_server_does_not_see_is_named(tiny_model: Path) -> 
 def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_changed(monkeypatch):
     from verl.plugin.platform.platform_cuda import PlatformCUDA
 
-    assert _sharing(["3"]) is None
-    monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
+    assert _device_sharing(["3"]) is None
+    monkeypatch.setattr("turntree.agents.verl.serving.local.get_platform", PlatformCUDA)
     variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "3"}
-    assert _sharing(["3"]) == {"env_vars": variables}
+    assert _device_sharing(["3"]) == {"env_vars": variables}
 
 
 async def test_a_replica_over_several_devices_is_refused() -> None:

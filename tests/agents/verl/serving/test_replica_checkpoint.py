@@ -10,8 +10,8 @@ from one_server import start_server
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.records.checkpoint_state import DamagedCheckpoint, checkpoint_folder, state_folder
 from turntree.agents.verl.serving import restarts
-from turntree.agents.verl.serving.server import TurntreeServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
+from turntree.agents.verl.serving.local import TurntreeServer
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState
 
 PROMPT = (1, 2, 3)

@@ -9,7 +9,7 @@ from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.turn_server import Replica, TurnServer
+from turntree.agents.verl.serving.turns import Replica, TurnServer
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_sharing import Swapped

@@ -106,7 +106,7 @@ async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
     weights = ((name, torch.zeros(1 << 18)) for name in "abcd")
     with caplog.at_level("WARNING"):
         await one.update_weights(weights, global_steps=3)
-    assert "it has not taken a bucket of weights" in caplog.text
+    assert "the server has not taken a bucket of weights" in caplog.text
     assert next(weights, None) is None
     assert dead.exists(), "it took a bucket before"
     assert (one.server_handle.steps, ended) == ([], [(one.server_handle, False)])

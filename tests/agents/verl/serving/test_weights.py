@@ -10,8 +10,8 @@ from ray.exceptions import RayActorError
 
 from turntree.agents.errors import EngineLost
 from turntree.agents.verl.ray_weights import RayWeights
+from turntree.agents.verl.serving.local import WeightSender, buckets_of
 from turntree.agents.verl.serving.restarts import RESEND, RestartedServer
-from turntree.agents.verl.serving.weights import WeightSender, buckets_of
 
 
 async def test_all_weights_travel_in_buckets_that_no_longer_change() -> None:
@@ -52,7 +52,7 @@ class Server:
 
     def check(self, life: str) -> None:
         if life != str(self.life):
-            raise EngineLost("it was restarted")
+            raise EngineLost("the server was restarted")
 
 
 Send = Callable[[Server, int], Awaitable[int]]
@@ -72,7 +72,7 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Send:
                 gathered.append(name)
                 yield name, torch.zeros(1)
 
-        monkeypatch.setattr("turntree.agents.verl.serving.weights.ray.get_actor", lambda name: server)
+        monkeypatch.setattr("turntree.agents.verl.serving.local.ray.get_actor", lambda name: server)
         await sender.update_weights(weights(), global_steps=step)
         return len(gathered)
 
