@@ -1,7 +1,6 @@
-"""The sample of an episode that reward functions score: the policy's own text, and nothing else.
+"""Extracts from an episode the sample that reward functions score: only the policy's own text.
 
-Invariant: no text of a tool, of the user or of the environment gets into a
-sample's turns, so that it cannot change a reward, whatever it echoes.
+Invariant: no text of a tool, a user or the environment gets into a sample's turns, so none can change a reward.
 """
 
 from __future__ import annotations
@@ -12,20 +11,19 @@ from turntree.agents.episodes.episode import Episode
 from turntree.envs.message import Message, Role
 from turntree.rewards import Sample
 
+#: key of ``Sample.metadata``: the environment's own reward, summed over the turns
 ENVIRONMENT_REWARD = "environment_reward"
-"""Key of ``Sample.metadata``: the environment's own reward, summed over the turns."""
-_ERROR = "Error:"
-"""Prefix of a tool message whose call failed by the policy's fault, see ``envs.tool_run``."""
+_ERROR = "Error:"  #: prefix of a tool message whose call failed by the policy's fault, see ``envs.tool_run``
 
 
 def policy_sample(episode: Episode) -> Sample:
     """Extract the policy's part of an episode.
 
     Args:
-        episode: A finished one.
+        episode: A finished episode.
 
     Returns:
-        Its turns as they were sampled; gold answer, data set and metadata are those of the task.
+        The turns as they were sampled, with the task's gold answer, data set and metadata.
     """
     task = episode.task
     own: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
@@ -45,7 +43,7 @@ def policy_sample(episode: Episode) -> Sample:
 
 
 def _calls_tool(episode: Episode) -> bool:
-    """Whether the last turn was taken as a tool call, a malformed one included."""
+    # A tool message answers malformed calls too.
     answered_by_tool = any(message.role is Role.TOOL for message in episode.turns[-1].observation)
     answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
     return answered_by_tool or bool(answers and answers[-1].tool_calls)

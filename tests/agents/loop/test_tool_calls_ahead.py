@@ -208,7 +208,7 @@ def test_a_pure_call_that_was_made_ahead_answers_once(chatml: Any) -> None:
 
 
 def test_calls_ahead_without_stored_episodes_are_refused(chatml: Any) -> None:
-    with pytest.raises(ValueError, match=r"give stored=StoredEpisodes\(\), too"):
+    with pytest.raises(ValueError, match=r"pass stored=StoredEpisodes\(\) too"):
         play(pure(), SCRIPT, chatml, calls=ToolCallsAhead())
 
 

@@ -145,8 +145,8 @@ def test_it_is_a_reward_like_any_other(judge: Callable[..., EngineJudge]) -> Non
 
 
 def test_criteria_and_settings_that_make_no_sense_are_refused(renderer: Renderer) -> None:
-    with pytest.raises(ValueError, match="a scale that goes up, got 3 to 3"):
+    with pytest.raises(ValueError, match="a rising scale, got 3 to 3"):
         Criteria(text="?", low=3, high=3)
-    with pytest.raises(ValueError, match="at least one vote"):
+    with pytest.raises(ValueError, match="votes must be at least 1"):
         EngineJudge(EngineParticipant(Voter(renderer), renderer), SCALE, votes=0)
     assert read_grade("Grade k: -2", "k", Criteria(text="?", low=-3, high=3)) == -2

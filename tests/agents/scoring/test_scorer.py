@@ -50,7 +50,9 @@ def test_what_cannot_be_judged_has_no_reward_unless_it_is_a_metric_alone(weights
 
 def test_a_data_set_without_rules_is_refused_unless_others_are_declared() -> None:
     strange = sample("#### 5", data_source="my-set")
-    with pytest.raises(UnknownAnswerFormat, match=r"'my-set' has no rules .*answer format.: math, gsm8k"):
+    with pytest.raises(
+        UnknownAnswerFormat, match=r"'my-set' has no answer format.*answer_format. to one of math, gsm8k"
+    ):
         Scorer({"answer": 1}).score([strange])
     with pytest.raises(UnknownAnswerFormat, match="'mth'"):
         Scorer({"answer": 1}, answer_format="mth")

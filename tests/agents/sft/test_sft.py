@@ -116,7 +116,7 @@ def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(
     said = turntree("eval", SHOP, "--model", tmp_path / "out", "-n", 1, "--max-tokens", 4, "--no-speculate")
     assert said.status == 0, said.err
     again = sft(SHOP)
-    assert (again.status, "out is there already" in again.err) == (2, True)
+    assert (again.status, "out already exists" in again.err) == (2, True)
     assert json.loads((tmp_path / "out/sft.json").read_text()) == figures
 
 
@@ -143,7 +143,7 @@ async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
         *episode.turns[0].completion.token_ids,
     )
     assert len(source(renderer, above=-1.0).recorded(tmp_path).views) == 3, "control: a bound that all are above"
-    with pytest.raises(NoDemonstration, match=r"0 of 3 .*--above 1 is the bound"):
+    with pytest.raises(NoDemonstration, match=r"0 of 3 .*threshold .--above 1"):
         source(renderer, above=1.0).recorded(tmp_path)
     with pytest.raises(NoDemonstration, match=r"3 not of Arithmetic|3 not of turntree/Arithmetic-v0"):
         source(renderer, "turntree/Arithmetic-v0").recorded(tmp_path)

@@ -57,7 +57,7 @@ def test_every_sample_has_the_same_keys_and_numbers_where_verl_averages() -> Non
 
 
 def test_a_data_set_without_rules_is_an_error_that_says_what_to_declare(rank: str) -> None:
-    with pytest.raises(UnknownAnswerFormat, match=r"'mine' has no rules of comparison; name those of another"):
+    with pytest.raises(UnknownAnswerFormat, match=r"'mine' has no answer format; set --answer-format"):
         compute_score("mine", "5", "5")
     assert compute_score("mine", "5", "5", answer_format="math")["score"] == 1.0
     with pytest.raises(ConfigError, match="rank need all samples"):

@@ -80,7 +80,7 @@ def test_rows_that_a_group_filter_takes_one_by_one_are_followed() -> None:
 
 
 def test_a_data_set_smaller_than_a_fetch_is_refused() -> None:
-    with pytest.raises(ValueError, match="has 7 rows, the loader takes 8"):
+    with pytest.raises(ValueError, match="needs at least 8 rows.* it has 7"):
         forecast(fetched=8, batch=8).after(submitted(10))
 
 
@@ -183,4 +183,4 @@ async def test_a_server_that_is_away_does_not_hold_a_step_up(player, caplog):
             raise RuntimeError("the actor died")
 
     await played_by(player, Away()).begin_step(3)
-    assert "was not told that step 3 begins: the actor died" in caplog.text
+    assert "could not begin step 3: the actor died" in caplog.text

@@ -319,7 +319,7 @@ async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weig
     for call in (server.generate([1, 2], {}, "r"), server.submit_turns("c", [])):
         with pytest.raises(EngineLost, match="no weights"):
             await call
-    with pytest.raises(EngineLost, match="during an update"):
+    with pytest.raises(EngineLost, match="during a weight update"):
         await server.set_global_steps(2, "an earlier life")
     assert not serving.done()
     await server.set_global_steps(2, await server.ready())

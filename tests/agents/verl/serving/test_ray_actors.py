@@ -165,7 +165,7 @@ async def test_replicas_share_turns_and_one_that_is_killed_is_done_without_until
     life = await server.ready.remote()  # waits for the restart
     with pytest.raises(EngineLost, match="no weights"):
         await server.submit_turns.remote("c", [])
-    with pytest.raises(EngineLost, match="during an update"):
+    with pytest.raises(EngineLost, match="during a weight update"):
         await server.set_global_steps.remote(2, "an earlier life")
     await server.set_global_steps.remote(2, life)
     await soon(lambda: turns.routes.alive == [0, 1], 120)
