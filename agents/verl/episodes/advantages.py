@@ -22,11 +22,7 @@ TURN_RETURNS = "turn_returns"  #: value of ``algorithm.adv_estimator``
 
 
 def turn_returns(
-    token_level_rewards: torch.Tensor,
-    response_mask: torch.Tensor,
-    index: Any,
-    config: Any = None,
-    **unused: Any,
+    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Any, config: Any = None, **unused: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute returns-to-go minus the mean episode reward of the task's other samples.
 

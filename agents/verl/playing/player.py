@@ -69,15 +69,7 @@ class _RowTurns:
         precomputed_for: As ``TurnRequest.precomputed_for``; an aborted turn then cancels the episode.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        trains: bool,
-        seeded: bool,
-        sample: int,
-        precomputed_for: int = 0,
-    ) -> None:
+    def __init__(self, engine: Engine, *, trains: bool, seeded: bool, sample: int, precomputed_for: int = 0) -> None:
         self._engine, self._trains, self._seeded, self._sample = engine, trains, seeded, sample
         self._precomputed_for = precomputed_for
 

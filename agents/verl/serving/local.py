@@ -43,11 +43,7 @@ logger = logging.getLogger(__name__)
 
 # Log-probabilities are always returned, and a turn ends only at its own stop tokens.
 _IGNORED = ("logprobs", "ignore_eos")
-_STOP_REASONS = {
-    FinishReason.STOP: "completed",
-    FinishReason.LENGTH: "length",
-    FinishReason.ABORT: "aborted",
-}
+_STOP_REASONS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "length", FinishReason.ABORT: "aborted"}
 
 
 def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:
@@ -154,11 +150,7 @@ class TurntreeServer(ServingTurns):
             ask_for_weights(trainer)
 
     async def generate(
-        self,
-        prompt_ids: Sequence[int],
-        sampling_params: Mapping[str, Any],
-        request_id: str,
-        **media: Any,
+        self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **media: Any
     ) -> TokenOutput:
         """Sample one turn for verl's own agent loops and its reward loop.
 

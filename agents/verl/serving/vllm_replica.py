@@ -20,12 +20,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from turntree.agents.engines.protocol import DraftStats
 from turntree.agents.engines.served.remote_store import RemoteStore
 from turntree.agents.engines.served.turns import ServedTurns
-from turntree.agents.engines.vllm.dialect import (
-    VllmDialect,
-    VllmRequest,
-    sampling_params,
-    schedules_by_priority,
-)
+from turntree.agents.engines.vllm.dialect import VllmDialect, VllmRequest, sampling_params, schedules_by_priority
 from turntree.agents.engines.vllm.drawing import model_runner
 from turntree.agents.engines.vllm.orphans import announce_server
 from turntree.agents.engines.vllm.overlap.arguments import on_accelerator

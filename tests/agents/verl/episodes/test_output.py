@@ -208,10 +208,7 @@ def shortened(**changes: Any) -> Episode:
     """An episode of three segments: two turns, one, and two."""
     first, second = episode().turns
     alone = replace(turn((7, 7), 6, 6, reward=0.5, version=7), shortened=True)
-    last = (
-        replace(turn((9,), 5, reward=0.0, version=8), shortened=True),
-        turn((9, 5, 8), 4, 3, reward=2.0, version=9),
-    )
+    last = (replace(turn((9,), 5, reward=0.0, version=8), shortened=True), turn((9, 5, 8), 4, 3, reward=2.0, version=9))
     return episode(turns=(first, second, alone, *last), **changes)
 
 
