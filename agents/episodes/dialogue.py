@@ -34,17 +34,11 @@ def _number(digits: str) -> int | float:
 
 
 def dialogue_state(prompt_ids: Iterable[int], *, task_id: str, calls: Iterable[str], env_id: str) -> DialogueState:
-    """Return the state before a turn.
-
-    Args:
-        prompt_ids: Token ids up to the policy's next token, shape (prompt,).
-        calls: Canonical tool calls so far.
-    """
+    """Return the state before a turn with prompt ``prompt_ids``, shape (prompt,), and canonical ``calls``."""
     return DialogueState.from_tokens(prompt_ids, task=task_id, tools="".join(calls), env=env_id)
 
 
 def dialogue_states(episode: Episode) -> list[DialogueState]:
-    """Return the state before each turn of an episode."""
     task_id = episode.task.id if episode.task is not None else ""
     at = len(episode.messages) - sum(1 + len(turn.observation) for turn in episode.turns)
     calls: list[str] = []

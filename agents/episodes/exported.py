@@ -39,11 +39,10 @@ class Exported(NamedTuple):
 def export_rows(run: Path, out: Path, *, tokens: bool, parquet: bool, steps: int | None = None) -> Exported:
     """Write the episodes of a run, an evaluation or recorded sessions, one row per dialogue.
 
+    The file is written completely or not at all.
+
     Args:
         run: Folder of a run, or a file of episodes.
-        out: The file, written completely or not at all.
-        tokens: Whether rows have tokens; otherwise they have messages.
-        parquet: Whether to write Parquet; otherwise JSON Lines.
         steps: Export only training steps up to this one.
 
     Raises:

@@ -70,10 +70,7 @@ def misfit_by_name(value: Any, hint: str) -> str:
 
 
 def read_settings(kind: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
-    """Create settings from a mapping.
-
-    Args:
-        where: Path of the settings, for the message.
+    """Create settings from a mapping; ``where`` is their path in messages.
 
     Raises:
         ValueError: If a key is unknown or missing, or a value has the wrong type or is out of range.

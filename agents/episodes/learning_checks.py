@@ -26,8 +26,6 @@ class LearningFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Names of the settings that a warning recommends."""
-
     tool_format: str
     token_limit: str
     many_cut: float = MANY  #: share of cut turns above which a warning is due
@@ -83,9 +81,7 @@ def learning_warnings(
 ) -> list[str]:
     """Return one line per sign that the policy cannot learn from these episodes, with a remedy.
 
-    Args:
-        tools: Returns the names of the environment's tools; called only if a warning needs them.
-        unparsed_turn: Returns a turn with a ``parse_error``, if one is known; called only if a warning quotes it.
+    ``tools`` and ``unparsed_turn`` are called only if a warning needs them.
     """
     warnings: list[str] = []
     if not figures.turns:  # nothing was played: failed steps are reported elsewhere

@@ -58,11 +58,7 @@ def episode_to_dict(episode: Episode) -> dict[str, Any]:
 
 
 def episode_from_dict(row: Mapping[str, Any]) -> Episode:
-    """Convert from the values of ``episode_to_dict``.
-
-    Raises:
-        RecordError: If a field is missing, unknown or malformed.
-    """
+    """Convert from the values of ``episode_to_dict``; raise ``RecordError`` if a field is malformed."""
     try:
         turns: list[Turn] = []
         context: tuple[int, ...] = ()
@@ -191,12 +187,7 @@ class Record(NamedTuple):
 
 
 def episode_files(run: Path) -> list[Path]:
-    """Return the episode files of a recorded run in order; a file is returned itself.
-
-    Raises:
-        RecordError: If a folder has none.
-        FileNotFoundError: If ``run`` does not exist.
-    """
+    """Return the episode files of a recorded run in order; a file is returned itself."""
     if not run.exists():
         raise FileNotFoundError(f"{run} does not exist; pass the folder of a run or a file of episodes")
     if run.is_file():

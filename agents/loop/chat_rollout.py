@@ -143,14 +143,10 @@ def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
 
 
 def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
-    """Return the turn and the environment's answer as messages of the next request.
-
-    Calls that the server parsed go back as calls, each with its answer. If calls and answers do not match because the
-    text contains calls of its own, everything goes back as text.
-    """
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     rest = [message for message in outcome.messages if message["role"] != "tool"]
     ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]
+    # If the text contains calls of its own, calls and answers do not match, and everything goes back as text.
     if not ids or not len(ids) == len(outcome.calls) == len(answers):
         return [{"role": "assistant", "content": text}, *tools_as_user([dict(one) for one in outcome.messages])]
     calls = [

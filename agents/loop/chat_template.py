@@ -43,8 +43,6 @@ _USUAL_ID = "call_0123456789abcdef01234567"  #: an id in the form of OpenAI's se
 
 
 class ChatTokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used here."""
-
     eos_token_id: int | None
     all_special_ids: list[int]
     added_tokens_decoder: dict[int, Any]
@@ -65,13 +63,10 @@ class ToolRole(StrEnum):
 
 
 class ChatTemplate:
-    """A tokenizer's chat template.
+    """A tokenizer's chat template; raises ``RenderError`` whenever the template refuses or fails.
 
     Args:
         variables: Template variables, such as ``{"enable_thinking": False}``.
-
-    Raises:
-        RenderError: If the template is missing, or fails on a two-message dialogue.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, variables: Mapping[str, Any] | None = None) -> None:
@@ -218,7 +213,6 @@ class ChatTemplate:
 
     @functools.cached_property
     def special(self) -> frozenset[int]:
-        """The tokenizer's special tokens."""
         added = self.tokenizer.added_tokens_decoder.items()
         return frozenset({*self.tokenizer.all_special_ids, *(token_id for token_id, token in added if token.special)})
 
@@ -301,11 +295,7 @@ class ChatTemplate:
         return tuple(token for tokens in firsts for token in tokens if token in self.special)
 
     def beginning(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> str:
-        """Render a dialogue's first prompt.
-
-        Raises:
-            RenderError: If the template refuses the messages.
-        """
+        """Render a dialogue's first prompt."""
 
         def render(dialogue: template_messages.Messages) -> str:
             return self.render(dialogue, tools=list(tools) or None, generation_prompt=True)
@@ -313,11 +303,7 @@ class ChatTemplate:
         return self._convert_and_render(render, messages, first=True)
 
     def after_answer(self, messages: Sequence[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        """Render what follows an answer's text if ``messages`` come next, up to the next answer.
-
-        Raises:
-            RenderError: If the template refuses the messages.
-        """
+        """Render what follows an answer's text if ``messages`` come next, up to the next answer."""
 
         def render(dialogue: template_messages.Messages) -> str:
             called = self.tool_role is ToolRole.CALLED and any(message["role"] == "tool" for message in dialogue)
@@ -419,11 +405,7 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         generation_prompt: bool = False,
     ) -> str:
-        """Return the template's own rendering.
-
-        Raises:
-            RenderError: If the template, or an expression in it, fails.
-        """
+        """Return the template's own rendering."""
         try:
             text: str = self.tokenizer.apply_chat_template(
                 dialogue, tools=tools, add_generation_prompt=generation_prompt, tokenize=False, **self.variables
@@ -441,11 +423,7 @@ class ChatTemplate:
         return text
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Tokenise a rendered text; marks in untrusted text become ordinary tokens.
-
-        Raises:
-            RenderError: If the text has half of a surrogate pair.
-        """
+        """Tokenise a rendered text; marks in untrusted text become ordinary tokens."""
         if half := HALF.search(text):
             raise RenderError(
                 f"the messages contain half of a surrogate pair, {half[0]!r}, which no tokenizer accepts; remove it"
@@ -456,11 +434,7 @@ class ChatTemplate:
 
 
 def model_ends(name: str) -> tuple[int, ...]:
-    """Return the end tokens of a model's ``generation_config.json``, or of ``config.json`` if that has none.
-
-    Args:
-        name: A folder, or a Hugging Face id whose files are in the cache; others have none.
-    """
+    """Return the end tokens of a model's ``generation_config.json``, or of ``config.json`` if that has none."""
     for file in ("generation_config.json", "config.json"):
         ends = _settings(name, file).get("eos_token_id")
         if ends is not None:

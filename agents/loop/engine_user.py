@@ -39,7 +39,6 @@ class EngineSimulatedUser:
 
     Args:
         thread: Thread of the participant; the caller closes it.
-        sampling: Sampling parameters of a message, without its seed.
         seconds: Time limit of a message.
     """
 
@@ -62,8 +61,6 @@ class EngineSimulatedUser:
 
         Raises:
             SimulatedUserSilent: If the model returns no text, or leaves at once.
-            ParticipantSilent: If its engine aborted the message.
-            TimeoutError: If the message takes too long.
         """
         reply = self._message(task, ())
         if reply is None:
@@ -90,11 +87,7 @@ class EngineSimulatedUser:
 
 
 def users_view(dialogue: Sequence[Message]) -> list[dict[str, str]]:
-    """Return a dialogue from the user's side: without tools, and with the user's own messages as the assistant's.
-
-    Args:
-        dialogue: Messages of an environment. Turns that a tool answers are hidden from the user.
-    """
+    """Return a dialogue from the user's side: without tools, and with the user's own messages as the assistant's."""
     visible = []
     for number, message in enumerate(dialogue, start=1):
         answered = number < len(dialogue) and dialogue[number].role is Role.TOOL

@@ -25,10 +25,7 @@ def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
     """Check the names and types of an environment's arguments.
 
     Raises:
-        ValueError: If a name is unknown, a value has not the simple type of its annotation, or a limit or the simulated
-            user is invalid.
-        ModuleNotFoundError: If the environment's module is not found.
-        UnknownEnvironment: If there is no such environment.
+        ValueError: If a name is unknown, a value has the wrong type, or a limit or the simulated user is invalid.
     """
     kinds, any_name = _parameters(env_id)
     for name, value in settings.items():
@@ -41,11 +38,7 @@ def check_settings(env_id: str, settings: Mapping[str, Any]) -> None:
 
 
 def made_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment's keyword arguments, with limits and simulated user built from their mappings.
-
-    Raises:
-        ValueError: If a key of these mappings is unknown or a value invalid.
-    """
+    """Return the environment's keyword arguments, with limits and simulated user built from their mappings."""
     described = _simulated_user(settings)
     simulated_user = {} if described is None else {"simulated_user": opened(described)}
     return {**settings, **_limits(settings), **simulated_user}
@@ -90,14 +83,9 @@ def _text(annotation: Any) -> str:
     return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
 
 
+# One engine per process and settings, closed with the process.
 @functools.cache
 def opened(settings: ParticipantSettings) -> EngineSimulatedUser:
-    """Start the simulated user's engine; one per process and settings, closed with the process.
-
-    Raises:
-        ServerRefused: If its server does not answer.
-        MissingExtra: If the engine's packages are not installed.
-    """
     participant, thread = opened_participant(settings)
     return EngineSimulatedUser(
         participant, thread, sampling=settings.sampling, seed=settings.seed, seconds=settings.seconds

@@ -43,8 +43,6 @@ class StepOutcome(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class EpisodeDriver:
-    """An episode in progress."""
-
     env: Any
     task: Task | None
     seed: int | None
@@ -89,7 +87,6 @@ class EpisodeDriver:
         )
 
     async def begin(self, index: int | None) -> dict[str, Any]:
-        """Reset the environment and return its ``info``."""
         options: dict[str, Any] | None = None
         if self.task is not None:
             options = {"task": self.task}
@@ -182,6 +179,5 @@ def _threads(process: int) -> WorkerPool:
 
 
 def env_id_of(env: Any) -> str:
-    """Return an environment's registered id, or the name of its class."""
     spec = getattr(env, "spec", None)
     return spec.id if spec is not None else type(env.unwrapped).__name__

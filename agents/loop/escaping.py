@@ -15,11 +15,7 @@ _SEAM = "\ufdd0"  #: a Unicode non-character, never part of a text after escapin
 
 
 class Marks:
-    """The special tokens of one tokenizer that mark messages.
-
-    Args:
-        tokens: Their texts. A text of a single character cannot be divided, so it is left out.
-    """
+    """The special tokens of one tokenizer that mark messages."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         #: longest first
@@ -61,7 +57,6 @@ def _each(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds each of ``tokens``, which must be sorted longest first."""
     return re.compile("|".join(map(re.escape, tokens)) or "(?!)")
 
 

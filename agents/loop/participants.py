@@ -27,28 +27,15 @@ class Said(NamedTuple):
 
 
 class Participant(Protocol):
-    """Writes the next message of a dialogue."""
-
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """Return the next message.
-
-        Args:
-            messages: OpenAI messages, the last one a user's.
-        """
+        """Return the next message; the last of the OpenAI ``messages`` is a user's."""
 
 
 class EngineParticipant:
-    """A ``Participant`` over an engine of tokens."""
-
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         self.engine, self.renderer = engine, renderer
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
-        """Return the next message.
-
-        Raises:
-            ParticipantSilent: If the engine aborted the turn.
-        """
         stops = replace(sampling, stop_token_ids=self.renderer.stop_token_ids)
         # Without a state and reuse: the draft store is for the policy's turns only.
         completion = await self.engine.generate(TurnRequest(self.renderer.initial(messages), stops, reuse=False))
@@ -58,16 +45,11 @@ class EngineParticipant:
 
 
 class ServerParticipant:
-    """A ``Participant`` over a server of chat completions.
-
-    Args:
-        server: Open, on the event loop of the participant.
-    """
-
     def __init__(self, server: ChatServer) -> None:
         self.server = server
 
     async def say(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Said:
+        # The server's chat template is unknown, so marks of well-known templates are broken up.
         turn = await self.server.say(for_server(messages), sampling)
         return Said(turn.content, turn.finish_reason is FinishReason.STOP)
 
@@ -111,17 +93,11 @@ class ParticipantSettings:
 
     @property
     def sampling(self) -> Sampling:
-        """Sampling parameters of a message, without its seed."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
 
 def opened_participant(settings: ParticipantSettings) -> tuple[Participant, EventThread]:
-    """Start or reach the model; return it with its thread. Both are closed with the process.
-
-    Raises:
-        ServerRefused: If its server does not answer.
-        MissingExtra: If the engine's packages are not installed.
-    """
+    """Start or reach the model; return it with its thread. Both are closed with the process."""
     thread, stack = EventThread("turntree-participant"), AsyncExitStack()
 
     def close() -> None:

@@ -21,11 +21,7 @@ from turntree.agents.loop.tool_calls_ahead import Ask, SpeculativeCalls, same_st
 
 
 class SpeculativeAnswers:
-    """Answers the turns of one episode.
-
-    Args:
-        stored: Episodes with equal arguments; ``None`` computes nothing ahead and stores nothing.
-    """
+    """Answers the turns of one episode; without ``stored`` nothing is computed ahead."""
 
     def __init__(
         self, stored: StoredEpisodes | None, key: Hashable, env: Any, ask: Ask, calls: SpeculativeCalls
@@ -63,7 +59,6 @@ class SpeculativeAnswers:
         self._follow(position)
 
     async def answer(self, text: str) -> tuple[Any, ...]:
-        """Return the environment's answer to a turn."""
         if self._stored is not None and self._calls.forks:
             position = len(self._taken)
             self._forecasts = [steps for steps in self._forecasts if steps[position].text == text]
@@ -96,7 +91,6 @@ class SpeculativeAnswers:
         return self._env if self._ahead is None else self._ahead
 
     def store(self) -> None:
-        """Store the episode, which has ended."""
         if self._stored is not None and len(self._taken) > 1:
             self._stored.add(self._key, tuple(self._taken))
 

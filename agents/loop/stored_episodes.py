@@ -33,15 +33,10 @@ class StoredEpisodes:
         self._episodes: OrderedDict[Hashable, deque[StoredEpisode]] = OrderedDict()
 
     def of(self, key: Hashable) -> list[StoredEpisode]:
-        """Return the episodes of ``key``, latest first."""
         return [*reversed(self._episodes.get(key, ()))]
 
     def add(self, key: Hashable, episode: StoredEpisode) -> None:
-        """Store an episode.
-
-        Args:
-            key: Everything besides the turns on which the environment's answers depend.
-        """
+        """Store an episode; ``key`` is everything besides the turns on which answers depend."""
         siblings = self._episodes.setdefault(key, deque())
         self._episodes.move_to_end(key)
         siblings.append(episode)

@@ -33,12 +33,7 @@ def nine_letters(call_id: str) -> str:
 
 
 def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) -> Messages:
-    """Give calls and answers ids of the required form; an answer without an id gets its call's.
-
-    Args:
-        needed: Whether every call and answer needs an id, and every answer the name of its tool.
-        nine: Whether ids must have nine letters.
-    """
+    """Give calls and answers ids if ``needed``, of nine letters if ``nine``; an answer without an id gets its call's."""
     converted: Messages = []
     waiting: list[tuple[str, str]] = []  # ids and names of calls without an answer so far
     number = 0

@@ -27,11 +27,7 @@ from turntree.spec_tree import DialogueState
 
 
 class ThinkingBudget:
-    """An ``Engine`` whose thoughts are limited.
-
-    Args:
-        renderer: The renderer of the engine's model, with ``max_thinking_tokens``.
-    """
+    """An ``Engine`` whose thoughts are limited to ``renderer.max_thinking_tokens``."""
 
     def __init__(self, engine: Engine, renderer: Renderer) -> None:
         assert renderer.max_thinking_tokens is not None
@@ -69,7 +65,6 @@ class ThinkingBudget:
 
 
 def within_budget(engine: Engine, renderer: Renderer) -> Engine:
-    """Return the engine, wrapped in ``ThinkingBudget`` if the renderer limits thoughts."""
     return engine if renderer.max_thinking_tokens is None else ThinkingBudget(engine, renderer)
 
 

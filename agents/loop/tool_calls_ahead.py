@@ -67,11 +67,7 @@ class _Fork(NamedTuple):
 
 
 class SpeculativeCalls:
-    """The speculative calls of one episode.
-
-    Args:
-        calls: Settings and counters; ``None`` runs all calls, but only in forks.
-    """
+    """The speculative calls of one episode; without ``calls`` all run, but only in forks."""
 
     def __init__(self, calls: ToolCallsAhead | None, env: Any, submit: Submit, off_loop: OffLoop) -> None:
         self._env, self._submit, self._off_loop = env, submit, off_loop
@@ -135,7 +131,6 @@ class SpeculativeCalls:
         self._dropped.append(asyncio.ensure_future(self._off_loop(env.close_episode)))
 
     def drop(self, turn: int) -> None:
-        """Discard the forks of turn number ``turn`` and later."""
         for later in [number for number in self._forks if number >= turn]:
             self._discard(self._forks.pop(later))
 

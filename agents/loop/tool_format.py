@@ -61,12 +61,7 @@ class ToolFormat:
         parser: ToolParser | None = None,
         example: ToolCall | None = None,
     ) -> tuple[Dictionaries, Dictionaries]:
-        """Return the messages and tools to pass to the chat template at a dialogue's beginning.
-
-        Args:
-            parser: Writes calls, if it is not ``self.parser(tools)``.
-            example: The call to show, see ``told_of_tools``.
-        """
+        """Return the messages and tools to pass to the chat template at a dialogue's beginning."""
         given = [dict(message) for message in messages]
         if self.in_template:
             return given, [dict(tool) for tool in tools]
@@ -75,7 +70,6 @@ class ToolFormat:
         return (told_of_tools(written, tools, parser, example) if tools else written), []
 
     def added(self, messages: Dictionaries, tools: Dictionaries) -> Dictionaries:
-        """Return the messages to pass to the chat template after a turn."""
         return messages if self.in_template else [self._as_text(message, self.parser(tools)) for message in messages]
 
     def openings(self, tools: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -103,9 +97,7 @@ def opening(
 ) -> tuple[int, ...]:
     """Return the token ids of an episode's first prompt, or of the dialogue that ``compact`` left.
 
-    Args:
-        env: The environment; call ``follow_template`` before its ``reset``.
-        tools: OpenAI schemas from ``info``.
+    Call ``follow_template`` before the environment's ``reset``.
     """
     own = env.unwrapped
     shown = [] if getattr(own, "describes_tools", False) else tools
@@ -115,12 +107,7 @@ def opening(
 
 
 def untold(env: Any, renderer: Renderer, prompt: str, tools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what the text of a first prompt does not tell the policy about its tools.
-
-    Args:
-        prompt: The prompt's text, special tokens included.
-        tools: OpenAI schemas from ``info``.
-    """
+    """Return what the text of a first prompt, special tokens included, does not tell the policy about its tools."""
     own = env.unwrapped
     names = [tool["function"]["name"] for tool in tools]
     found = [f"the prompt does not name the tool {name}" for name in names if name not in prompt]
@@ -146,11 +133,7 @@ def told_of_tools(
     parser: ToolParser,
     example: ToolCall | None = None,
 ) -> Dictionaries:
-    """Return the dialogue with the tools, and how to call them, added to its system message.
-
-    Args:
-        example: The call to show; ``None`` makes one up for the first tool that the format can call.
-    """
+    """Return the dialogue with the tools, and an example call, added to its system message."""
     schemas = "\n".join(json.dumps(_schema(tool), ensure_ascii=False) for tool in tools)
     note = f"You can call these tools:\n{schemas}"
     if shown := next(_written_calls(tools, parser, example), None):

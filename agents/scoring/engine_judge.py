@@ -32,8 +32,6 @@ MAX_GRADED = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Criteria:
-    """What a judge looks for, and its scale of grades."""
-
     text: str  #: which answers earn which grade
     low: int = 0  #: lowest grade, a reward of 0
     high: int = 10  #: highest grade, a reward of 1
@@ -90,7 +88,6 @@ class EngineJudge:
             return None
 
     async def judge(self, sample: Sample) -> Judgement:
-        """Grade one sample; its votes are sampled concurrently."""
         if not sample.answer_text.strip():
             return Judgement(0.0, ())
         key = _digest(self.seed, sample.question, sample.gold, sample.answer_text).hex()[:8]
@@ -103,7 +100,6 @@ class EngineJudge:
         return Judgement((statistics.median(counted) - scale.low) / (scale.high - scale.low), grades)
 
     def close(self) -> None:
-        """Stop the judge's own thread; the caller closes the participant."""
         if self._thread is not None and self._owned:
             self._thread.close()
             self._thread = None

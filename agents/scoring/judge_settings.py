@@ -38,11 +38,7 @@ class JudgeSettings(ParticipantSettings):
 
 
 def judging(values: Mapping[str, Any]) -> Reward:
-    """Create the reward from fields of ``JudgeSettings``; its model starts with the first sample.
-
-    Raises:
-        RewardDefinitionError: If a key is unknown or a value out of range.
-    """
+    """Create the reward from fields of ``JudgeSettings``; its model starts with the first sample."""
     try:
         settings = read_settings(JudgeSettings, values, f"reward {JUDGE!r}")
     except (TypeError, ValueError) as error:

@@ -53,10 +53,7 @@ async def judge_episodes(episodes: Sequence[Episode], scorer: Scorer) -> list[Ep
 
 
 def graded_episode(episode: Episode, scored: Scored) -> Episode:
-    """Return ``episode`` with the reward of ``scored``, and 0 if it is ungraded.
-
-    The environment's rewards stay on their turns, scaled by their weight; all other rewards go to the last turn.
-    """
+    """Return ``episode`` with the reward of ``scored``, and 0 if it is ungraded."""
     values = [0.0 if scored.reward is None else scored.environment * turn.reward for turn in episode.turns]
     if values:
         values[-1] += (scored.reward or 0.0) - sum(values)

@@ -24,8 +24,6 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Old and new rewards of one file's episodes."""
-
     episodes: int
     compared: int  #: episodes with a reward both before and now
     old: float  #: mean recorded reward of the compared episodes; NaN without any
@@ -43,19 +41,15 @@ class _Pair(NamedTuple):
 
 
 def rescore(run: Path, out: Path, scorer: Scorer) -> dict[str, Change]:
-    """Score a run again.
+    """Score a run again; each line of ``out`` is a record with the extra label ``old_reward``.
 
-    Args:
-        run: A run's folder, or one file of episodes.
-        out: The file to write. Each line is a record with the extra label ``old_reward``.
-        scorer: Computes the rewards. Episodes of a task in the same file are samples of one group.
+    Episodes of a task in the same file are samples of one group.
 
     Returns:
         The changes, by file name without its suffix.
 
     Raises:
         RecordError: If there are no episodes, a line is damaged, or ``out`` exists.
-        UnknownAnswerFormat: If an answer must be compared and its data set has no answer format.
     """
     files = episode_files(run)
     if out.exists():

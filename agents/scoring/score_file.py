@@ -31,16 +31,12 @@ class RowError(AgentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Names of a row's fields."""
-
     prediction: str = "prediction"  #: the policy's text
     gold: str = "gold"  #: the right answer, text or a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Sums over scored samples."""
-
     samples: int
     reward: float  #: mean reward of the samples that have one; NaN without any
     right: int  #: right answers
@@ -65,12 +61,9 @@ class Tally:
 
 
 def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = None) -> dict[str, Tally]:
-    """Score every row of a file.
+    """Score every row of a file; ``out`` gets the rows with the additional field ``scored``.
 
-    Args:
-        out: File for the rows, each with the additional field ``scored``; an existing file is replaced.
-        scorer: Computes the rewards; rows with the same ``task_id`` are samples of one task.
-        fields: Names of the fields, if they are not the usual ones.
+    Rows with the same ``task_id`` are samples of one task.
 
     Returns:
         Sums by data set, in order of first appearance.
@@ -99,11 +92,6 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
 
 
 def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[bool]) -> dict[str, Tally]:
-    """Sum up by key, in order of first appearance.
-
-    Args:
-        keys: One key for each of ``scored``.
-    """
     groups: dict[str, list[Scored]] = {}
     missing: Counter[str] = Counter()
     for key, result, lacks_question in zip(keys, scored, unasked, strict=True):
@@ -113,7 +101,6 @@ def tallies(keys: Iterable[str], scored: Sequence[Scored], unasked: Iterable[boo
 
 
 def scored_to_dict(scored: Scored) -> dict[str, Any]:
-    """Convert to JSON values."""
     values: dict[str, Any] = {"reward": scored.reward, "parts": dict(scored.parts), "ungraded": list(scored.ungraded)}
     if (answer := scored.answer) is not None:
         values |= {

@@ -75,11 +75,7 @@ class Demonstrations:
         return f"{self.used} of {self.seen} demonstrations used{why}"
 
     def needed(self, advice: str) -> Demonstrations:
-        """Return these demonstrations.
-
-        Raises:
-            NoDemonstration: If none is left.
-        """
+        """Return these demonstrations; raise ``NoDemonstration`` if none is left."""
         if self.used:
             return self
         raise NoDemonstration(f"nothing to train on: {self.summary()}; {advice}")
@@ -97,12 +93,8 @@ class Source:
     def solutions(self, count: int | None = None, *, on_episode: Callable[[int], None] | None = None) -> Demonstrations:
         """Play the environment's solutions of its first ``count`` tasks (``None``: at most ``TASKS``).
 
-        Args:
-            on_episode: Called with the number of episodes played so far.
-
         Raises:
             NoDemonstration: If the environment has no solution, or no solution earns a reward above the threshold.
-            UsageError: If there are fewer tasks.
         """
         env = self.make_env()
         try:
@@ -154,11 +146,6 @@ class Source:
         """Read the episodes of a training, an evaluation or a served run: rejection sampling.
 
         Episodes of another tokenizer, or of a chat server, which have no tokens, are rendered from their messages.
-
-        Raises:
-            NoDemonstration: If no episode of this environment has a reward above the threshold.
-            RecordError: If an episode cannot be read.
-            FileNotFoundError: If ``run`` does not exist.
         """
         env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
@@ -174,12 +161,7 @@ class Source:
         return demonstrations.needed(f"lower the reward's threshold (--above {self.above:g}), or pass another run")
 
     def messages(self, file: Path) -> Demonstrations:
-        """Read a JSONL file of dialogues, ``{"messages": [...], "tools": [...]}``; tools default to the environment's.
-
-        Raises:
-            UsageError: If a row is malformed.
-            NoDemonstration: If there are no rows, or all are too long.
-        """
+        """Read a JSONL file of dialogues, ``{"messages": [...], "tools": [...]}``; tools default to the environment's."""
         env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
         try:

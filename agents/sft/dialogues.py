@@ -32,12 +32,7 @@ _ROW = (
 
 
 def dialogues_in(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a JSONL file with their line numbers.
-
-    Raises:
-        UsageError: If a row has no messages or no assistant turn; the message shows an example row.
-        OSError: If the file cannot be read.
-    """
+    """Yield the rows of a JSONL file with their line numbers; raise ``UsageError`` if one is malformed."""
 
     def refuse(number: int, problem: str) -> UsageError:
         return UsageError(f"{path}, line {number}: {problem}; {_ROW}")
@@ -103,13 +98,6 @@ def dialogue_views(
     """Return a dialogue's tokens, with the assistant's messages as the policy's turns; empty without any.
 
     Messages after the last assistant message are dropped. A message with ``"weight": 0`` is not learnt.
-
-    Args:
-        env: Determines how calls are written, and whether its messages describe the tools (``loop.tool_format``).
-        tools: OpenAI schemas.
-
-    Raises:
-        RenderError: If the chat template refuses the messages.
     """
     turns: list[Turn] = []
     observation: list[Mapping[str, Any]] = []

@@ -27,8 +27,6 @@ _WORTH = 32  #: shortest common beginning that is computed separately, tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitSettings:
-    """Settings of the loop."""
-
     steps: int
     """Optimiser steps."""
     batch: int = 8
@@ -56,8 +54,7 @@ def fit(
 ) -> None:
     """Train a model on the policy's tokens in dialogues, with gradients clipped to norm 1.
 
-    Args:
-        on_step: Called after every step with its number, from 1, and its loss in nats per token.
+    ``on_step`` is called after every step with its number, from 1, and its loss in nats per token.
     """
     import torch
 
@@ -78,9 +75,9 @@ def fit(
 
 
 def adamw(parameters: Any, learning_rate: float) -> Optimizer:
-    """Return AdamW without weight decay, for a pretrained model."""
     from torch.optim import AdamW
 
+    # No weight decay: the model is pretrained.
     return AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
 
 

@@ -30,8 +30,6 @@ FIGURES = "sft.json"  #: file in the model's folder with its training data and l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftSettings:
-    """How a model is fine-tuned."""
-
     epochs: float = 1.0
     """Passes over the demonstrations."""
     steps: int | None = None
@@ -53,11 +51,7 @@ class SftSettings:
 
 
 def check_out(out: Path) -> None:
-    """Refuse a folder that is not empty, before anything is played.
-
-    Raises:
-        UsageError: If ``out`` exists and is not an empty folder.
-    """
+    """Refuse a folder that is not empty, before anything is played."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise UsageError(f"{out} already exists; choose a new folder with --out, or remove it")
 
@@ -73,11 +67,6 @@ def fine_tune(
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> dict[str, Any]:
     """Train a copy of a model and write it with its tokenizer to ``out``, completely or not at all.
-
-    Args:
-        model: Directory, or Hugging Face id.
-        source: Origin of the demonstrations, recorded with the figures.
-        on_step: Called after every step with its number, the number of steps and the loss in nats per token.
 
     Returns:
         The figures, which are also in the folder's ``sft.json``.

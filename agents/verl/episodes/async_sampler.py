@@ -26,8 +26,6 @@ REVERIFIED = "reverified"  #: tag of a row: the weight version under which its g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncSamplerSettings:
-    """Section ``trainer.v1.sampler.sampler_kwargs``."""
-
     poll_interval: float = 0.1
     """Seconds between two polls for episodes."""
     on_resume: OnResume = OnResume.EPISODE
@@ -52,12 +50,6 @@ def submitted_first(steps: Mapping[str, int], count: int) -> set[str]:
 
 
 class InterruptedReplayBuffer(LoggedSteps, ReplayBufferAsync):
-    """verl's asynchronous replay buffer, limited to groups of the current policy.
-
-    Args:
-        sampler_kwargs: Fields of ``AsyncSamplerSettings``.
-    """
-
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
         if kwargs["trainer_mode"] not in (COLOCATED, SEPARATE):
             raise ConfigError(

@@ -27,15 +27,10 @@ MOST_TASKS = {"train": 1024, "val": 32}  #: rows per split, if their number is n
 
 
 def make_env(env_id: str, settings: Mapping[str, Any]) -> Env:
-    """Create an environment from plain values.
-
-    Args:
-        settings: Keyword arguments; ``limits`` is a mapping of ``Limits`` fields, ``simulated_user`` a mapping of
-            ``ParticipantSettings`` fields.
+    """Create an environment from plain values; ``limits`` and ``simulated_user`` are mappings of fields.
 
     Raises:
-        ConfigError: If a limit or a setting of the simulated user is invalid, or the environment's module cannot be
-            imported.
+        ConfigError: If a setting is invalid, or the environment's module cannot be imported.
         UnknownEnvironment: If there is no such environment.
     """
     try:
@@ -61,11 +56,7 @@ def token_bounds(prompt_length: int, response_length: int) -> Limits:
 
 
 def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the first ``count`` tasks of an environment as rows.
-
-    Args:
-        count: ``None`` takes all tasks, at most ``MOST_TASKS``.
-        split: ``train`` or ``val``; only episodes of ``train`` are recorded.
+    """Yield the first ``count`` tasks of an environment as rows; ``None`` takes all, at most ``MOST_TASKS``.
 
     Raises:
         ConfigError: If the environment's data are missing, it has fewer tasks, or one of its tools could read their
@@ -111,11 +102,7 @@ def rows(env_id: str, settings: Mapping[str, Any], *, count: int | None, split: 
 
 
 def write_rows(path: Path, env_id: str, settings: Mapping[str, Any], *, count: int | None, split: str) -> int:
-    """Write ``rows`` to a Parquet file and return their number.
-
-    Raises:
-        MissingExtra: If pyarrow is not installed.
-    """
+    """Write ``rows`` to a Parquet file and return their number."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -38,14 +38,7 @@ def compute_score(
     answer_format: str | None = None,
     **unused: Any,
 ) -> dict[str, Any]:
-    """Score one response.
-
-    Args:
-        data_source: Data set of the row; selects the answer format.
-        extra_info: Columns of the row and extra fields of the agent loop. If turntree's loop played the episode, they
-            contain the policy's own text.
-        rewards: As in ``Scorer``, from ``reward_kwargs``; ``None`` only compares the answer.
-        answer_format: As in ``Scorer``, from ``reward_kwargs``.
+    """Score one response; ``rewards`` and ``answer_format`` come from ``reward_kwargs``, as in ``Scorer``.
 
     Returns:
         ``score``, ``acc`` (1 if the answer is right), ``ungraded``, ``answered``, ``suspect``, ``status``, ``answer``,
@@ -81,15 +74,8 @@ async def compute_score_async(
 
 
 def result(scorer: Scorer, scored: Scored | None, *, masks: bool) -> dict[str, Any]:
-    """Return verl's result of one sample.
-
-    Args:
-        scored: ``None`` for an episode that failed.
-        masks: Whether the loop that played the episode masks ungraded samples.
-
-    Raises:
-        Ungraded: If the sample is ungraded and will not be masked.
-    """
+    """Return verl's result of one sample; ``scored`` is ``None`` for an episode that failed."""
+    # ``masks``: the loop that played the episode masks ungraded samples, so nothing has to be raised.
     ungraded = scored is None or scored.reward is None
     answer = scored.answer if scored is not None else None
     status = "failure" if scored is None else str(answer.status) if answer is not None else ""

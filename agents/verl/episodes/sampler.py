@@ -36,8 +36,6 @@ _ANSWER_SECONDS = 30.0  #: after which a server is left out of the step's metric
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerSettings:
-    """Section ``trainer.v1.sampler.sampler_kwargs``."""
-
     poll_interval: float = 0.1
     """Seconds between two polls for episodes."""
     filter_groups_metric: str | None = None
@@ -67,14 +65,7 @@ class LoggedSteps:
         note_phase("loading the model to be trained")  # verl's trainer creates the sampler first
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """Wait for the episodes of a step.
-
-        Args:
-            partition_id: ``train`` or ``val``.
-
-        Returns:
-            The batch, and metrics for verl's log.
-        """
+        """Wait for the episodes of a step; return the batch, and metrics for verl's log."""
         if not self._updates:
             note_phase("playing the first episodes" if partition_id == "train" else "validating the policy")
         verls: Any = super()
@@ -88,8 +79,6 @@ class LoggedSteps:
 
 
 class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
-    """verl's synchronous replay buffer."""
-
     def __init__(self, *, sampler_kwargs: Any, refill_fn: Callable[[int], Any] | None, **kwargs: Any) -> None:
         if updates_while_playing(kwargs["trainer_mode"]):
             raise ConfigError(
@@ -112,11 +101,6 @@ class PromptReplayBuffer(LoggedSteps, ReplayBuffer):
         )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> Any:
-        """Wait for the episodes of a step.
-
-        Raises:
-            ConfigError: If DAPO's filter dropped more groups than ``max_num_gen_batches`` allows.
-        """
         self._submitted = 0
         return super().sample(global_steps=global_steps, partition_id=partition_id, batch_size=batch_size)
 

@@ -19,7 +19,6 @@ SAMPLE = "turntree_sample"  #: extra field of an episode's output with its sampl
 
 
 def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
-    """Return the policy's part of an episode as plain values; ``None`` for a failure."""
     if episode.stop_reason is StopReason.FAILURE:
         return None
     values = asdict(policy_sample(episode))
@@ -29,16 +28,11 @@ def sample_to_dict(episode: Episode) -> dict[str, Any] | None:
 def sample_of_row(
     data_source: str, solution: str, gold: str, extra_info: Mapping[str, Any], num_turns: int | None
 ) -> Sample | None:
-    """Build the sample of a row of verl's.
+    """Build the sample of a row of verl's; ``None`` if the episode failed.
 
     Args:
-        data_source: Column ``data_source``.
-        gold: ``reward_model.ground_truth``.
         extra_info: Column ``extra_info`` with the extra fields of the agent loop's output; ``question`` is the prompt.
         num_turns: Messages of the dialogue, prompt and response; ``None`` if verl does not report it.
-
-    Returns:
-        The sample; ``None`` if the episode failed.
 
     Raises:
         ConfigError: If the response contains text that is not the policy's and cannot be separated.

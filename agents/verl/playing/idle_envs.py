@@ -19,11 +19,7 @@ def kind_of_env(row: Mapping[str, Any]) -> EnvKind:
 
 
 class IdleEnvs:
-    """Idle environments by their kind.
-
-    Args:
-        memo_results: Results that each kind memoises across samples and epochs; 0 disables the memo.
-    """
+    """Idle environments by their kind, each with a memo of ``memo_results`` results."""
 
     def __init__(self, memo_results: int) -> None:
         self._memo_results = memo_results

@@ -33,13 +33,8 @@ class InterruptedGroups:
         self.listing = asyncio.Lock()
 
     def begin_step(self, version: int, held: Container[str], due: Container[str] | None = None) -> list[str]:
-        """Begin a step; return, and forget, the groups that were trained on.
-
-        Args:
-            version: Number of weight updates so far.
-            held: Groups in verl's queue.
-            due: Groups that the step is trained on; ``None`` if any may be.
-        """
+        """Begin a step with weights ``version``; return, and forget, the groups that were trained on."""
+        # ``held`` are the groups in verl's queue; the step is trained on ``due``, or on any group if it is ``None``.
         self._version, self._due = version, due
         trained = [uid for uid in self.ended if uid not in held and uid not in self._handing]
         for uid in trained:
@@ -54,11 +49,7 @@ class InterruptedGroups:
         return stale
 
     def end(self, uid: str, group: EndedGroup) -> Sequence[str] | None:
-        """Keep a group that has ended or was re-verified, and mark it as in transit.
-
-        Returns:
-            Names of the rows that it replaces; ``None`` if it was never handed over.
-        """
+        """Keep a group that is in transit now; return the names of rows that it replaces, if any."""
         self._handing.add(uid)
         before = self.ended[uid].keys if uid in self.ended else None
         self.ended[uid] = group

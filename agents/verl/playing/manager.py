@@ -67,11 +67,6 @@ class EpisodeManager(AgentLoopManagerTQ):
         self._restored = False
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Start the episodes of a batch and return; workers hand them over as they finish.
-
-        With run-ahead, workers also get the rows that the next step is expected to play. A worker whose process dies is
-        restarted and plays the episodes that it had not handed over.
-        """
         ahead: list[dict[str, Any]] = []
         if self._forecast is not None and not _validates(prompts):
             ahead = self._forecast.after(_rows(prompts))
@@ -126,8 +121,6 @@ class EpisodeManager(AgentLoopManagerTQ):
 
 
 class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc, name-defined]
-    """verl's worker, a Ray actor that plays the episodes of its share of a batch."""
-
     def __init__(self, config: Any, *args: Any) -> None:
         super().__init__(config, *args)
         self._rollout = rollout = config.actor_rollout_ref.rollout
@@ -155,13 +148,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
     @retry_after_restart
     async def generate_sequences(self, batch: TensorDict, ahead: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Play the episodes of a batch; return when all are handed over.
-
-        After a restart, groups that the earlier process has handed over are left out.
-
-        Args:
-            ahead: Rows of the next step, to be precomputed in idle slots.
-        """
+        """Play the episodes of a batch; return when all are handed over."""
         validate, rows = _validates(batch), _rows(batch)
         if self._restarted:
             pending = await _pending_groups("val" if validate else "train")
@@ -179,7 +166,6 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         await self._wait_for_hand_over(groups)
 
     async def reverify(self, step: int) -> None:
-        """Re-verify ended groups under the weights of a training step, and hand them over again."""
         running = set(self.background_tasks)
         await self._reverify_interrupted(step)
         await self._wait_for_hand_over(self.background_tasks - running)

@@ -85,12 +85,7 @@ class _RowTurns:
 
 
 class EpisodePlayer:
-    """Plays rows of the data set and returns verl's outputs.
-
-    Args:
-        rollout_config: verl's ``actor_rollout_ref.rollout``.
-        on_resume: What happens to sampled tokens when the weights change; ``None`` if they cannot.
-    """
+    """Plays rows of the data set and returns verl's outputs."""
 
     def __init__(self, rollout_config: Any, tokenizer: Any, on_resume: OnResume | None = None) -> None:
         self._filler = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
@@ -118,14 +113,8 @@ class EpisodePlayer:
     async def play_group(
         self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Callable[[], Engine], *, size: int
     ) -> list[EpisodeOutput]:
-        """Play ``size`` episodes of ``row``, which are scored together.
-
-        Masked episodes get the mean score of the group's other episodes, so they do not move the baseline.
-
-        Args:
-            sampling_params: verl's temperature, top_p and top_k.
-            row: Columns of the data set, and verl's ``uid`` and ``global_steps``.
-        """
+        """Play ``size`` episodes of ``row``, which are scored together."""
+        # ``row`` also has verl's ``uid`` and ``global_steps``.
         plays = (self._play(sampling_params, {**row, "session_id": session}, engine) for session in range(size))
         played = await asyncio.gather(*plays)
         if self.resuming is not None and self.resuming.how is OnResume.EPISODE and played[0].recorded:
@@ -202,11 +191,7 @@ class EpisodePlayer:
         return _Played(episode, tuple(failed), labels, trains, interrupted, env_kind, calls)
 
     async def precompute(self, sampling_params: Mapping[str, Any], row: Mapping[str, Any], engine: Engine) -> None:
-        """Play one episode of ``row`` for a later step; ``engine`` stores its turns.
-
-        Args:
-            row: As in ``play_group``, with its ``session_id``; ``global_steps`` is the later step.
-        """
+        """Play one episode of ``row`` for step ``global_steps``; ``engine`` stores its turns."""
         index, session, step = int(row["index"]), int(row["session_id"]), int(row["global_steps"])
         sampling = self._sampling(sampling_params, step, index, session)
         engine = _RowTurns(engine, trains=True, seeded=True, sample=session, precomputed_for=step)
@@ -257,7 +242,7 @@ class EpisodePlayer:
             if self._last is not None and not play.recorded and not episode.masked:
                 key = (episode.env_id, play.labels["index"], play.labels["session"])
                 outputs[-1].extra_fields["reward_extra_info"].update(self._last.compare(key, episode))
-        neutralise(outputs)
+        neutralise(outputs)  # masked episodes must not move the group's baseline
         return outputs
 
     async def _attempt(

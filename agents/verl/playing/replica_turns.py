@@ -44,7 +44,6 @@ class ReplicaTurns:
         self.lost = 0  # times that a replica was lost
 
     def dialogue(self) -> Engine:
-        """Return an engine for one dialogue, whose turns go to one replica."""
         return _Dialogue(self)
 
     def owner(self, state: DialogueState) -> int:
@@ -56,11 +55,6 @@ class ReplicaTurns:
         return await self._engines[self.owner(state)].generate(request)
 
     async def choose(self, key: str) -> int:
-        """Choose a replica for one turn of a dialogue.
-
-        Raises:
-            EngineLost: If all replicas are lost and none returned in time.
-        """
         if not self.routes.alive:
             done, _ = await asyncio.wait(
                 list(self._returns.values()), timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
@@ -106,11 +100,6 @@ class _Dialogue:
         self._rank: int | None = None
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample at the replica of the dialogue's earlier turns, if it is alive.
-
-        Raises:
-            EngineLost: If the replica dies while it samples.
-        """
         state = request.state or DialogueState.from_tokens(request.prompt_ids)
         if request.precomputed_for:
             return await self._replicas.precompute(state, request)

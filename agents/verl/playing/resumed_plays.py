@@ -28,11 +28,7 @@ class ResumedPlay(NamedTuple):
 
 
 class ResumedPlays:
-    """Plays the training episodes of one process.
-
-    Args:
-        how: What happens to sampled tokens when the weights change.
-    """
+    """Plays the training episodes of one process."""
 
     def __init__(self, how: OnResume) -> None:
         self.how = how
@@ -62,5 +58,4 @@ class ResumedPlays:
         return ResumedPlay(episode, counts, None)
 
     def turns(self, engine: Engine, counts: ResumeCounts | None = None) -> Engine:
-        """Return an engine whose turns are never aborted."""
         return InterruptedTurns(engine, self.how, counts or ResumeCounts(), trained=self.trained)

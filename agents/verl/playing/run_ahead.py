@@ -114,11 +114,7 @@ class RowForecast:
 
 
 class RunAheadEpisodes:
-    """Precomputes episodes, at most as many at once as the engines have slots for them.
-
-    Args:
-        pipes: Connections to the replicas, by rank.
-    """
+    """Precomputes episodes, at most as many at once as the engines have slots for them."""
 
     def __init__(
         self, player: EpisodePlayer, pipes: Mapping[int, TurnPipe], replicas: ReplicaTurns, *, slots: int
@@ -139,12 +135,7 @@ class RunAheadEpisodes:
                 logger.warning("a rollout server could not begin step %d: %s", step, error)
 
     def start(self, rows: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any], *, size: int) -> None:
-        """Begin to precompute ``size`` episodes of each row.
-
-        Args:
-            rows: Rows of the data set; ``global_steps`` is the later step.
-            sampling: Sampling parameters that the later step will use.
-        """
+        """Begin to precompute ``size`` episodes of each row; ``sampling`` is as the later step will use it."""
         slots = asyncio.Semaphore(self._most)
         for row in rows:
             for session in range(size):

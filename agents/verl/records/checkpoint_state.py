@@ -87,16 +87,7 @@ class ServerState:
         return found
 
     def write(self, folder: Path, found: Mapping[str, Mapping[str, NDArray[Any]]], *, step: int) -> None:
-        """Write everything to ``folder``, or nothing.
-
-        Args:
-            folder: An existing folder of this name is replaced.
-            found: Result of ``collect``.
-            step: Number of weight updates at the checkpoint.
-
-        Raises:
-            OSError: If a file cannot be written.
-        """
+        """Write everything to ``folder``, replacing it, or nothing; ``found`` is the result of ``collect``."""
         partial = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.partial")
         partial.mkdir(parents=True)
         try:

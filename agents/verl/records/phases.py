@@ -35,12 +35,7 @@ def note_phase(words: str) -> None:
 
 
 class PhaseReader:
-    """Reads the phases that a run has reported since the last call.
-
-    Args:
-        folder: Folder of the run; phases of an earlier start are removed.
-        began: ``perf_counter()`` when the training was requested.
-    """
+    """Reads the phases that a run has reported since the last call; ``began`` is a ``perf_counter()`` value."""
 
     def __init__(self, folder: RunFolder, began: float) -> None:
         folder.phases.unlink(missing_ok=True)
@@ -49,7 +44,6 @@ class PhaseReader:
         self._began = began
 
     def phase(self, words: str) -> Phase:
-        """Return a phase of this process that begins now."""
         return Phase(words=words, seconds=perf_counter() - self._began)
 
     def new(self) -> Iterator[Phase]:

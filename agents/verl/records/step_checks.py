@@ -25,11 +25,7 @@ _ROUNDING = 1e-6  #: tolerance of two shares that sum to 1
 
 
 class FailedSteps:
-    """Counts the failed steps of one run.
-
-    Args:
-        folder: Folder of the run; the causes are read from its records.
-    """
+    """Counts the failed steps of one run."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -101,12 +97,7 @@ _ADVICE = Advice(
 
 
 class LearningWarnings:
-    """Warns about steps from which a policy cannot learn.
-
-    Args:
-        folder: Folder of the run; an example of an unparsed call is read from its episodes.
-        tools: Returns the names of the environment's tools.
-    """
+    """Warns about steps from which a policy cannot learn."""
 
     def __init__(self, folder: RunFolder, tools: Callable[[], Collection[str]]) -> None:
         self._folder = folder
@@ -136,7 +127,6 @@ def figures_of(metrics: Mapping[str, float]) -> LearningFigures:
 
 
 def first_unparsed(folder: RunFolder, step: int) -> Turn | None:
-    """Return a step's first recorded turn with a call that could not be parsed."""
     path = folder.episodes(step)
     records = read_records(path, growing=True) if path.exists() else ()
     return next((turn for one in records for turn in one.episode.turns if turn.parse_error), None)

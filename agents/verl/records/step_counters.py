@@ -30,12 +30,8 @@ class StepCounters:
             self._weights.update(named)
 
     def close_step(self, global_steps: int, counters: Mapping[str, float], shared: SwapCounts | None = None) -> None:
-        """Close a step after weight update ``global_steps``. Warns about monitors that are far from 0.
-
-        Args:
-            counters: The engine's counters since its start.
-            shared: Counters of draft sharing since the start.
-        """
+        """Close a step after weight update ``global_steps``. Warns about monitors that are far from 0."""
+        # ``counters`` and ``shared`` count from the engine's start.
         scores = self._turns.close_step(global_steps)
         totals = self._totals(counters, shared)
         if self._folder is None:

@@ -45,7 +45,6 @@ class StepReader:
         self._counters: dict[int, dict[str, Any]] = {}
 
     def new(self) -> Iterator[StepReport]:
-        """Return the training steps that have ended since the last call."""
         # Metrics first: verl writes a step's metrics after the engine's counters, so these are complete.
         rows = list(self._metrics.new())
         for counters in self._engine.new():

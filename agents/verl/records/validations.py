@@ -17,16 +17,7 @@ class LastEpisodes:
         self._tokens: dict[Hashable, NDArray[np.int32]] = {}
 
     def compare(self, key: Hashable, episode: Episode) -> dict[str, float]:
-        """Compare an episode with the last one of the same key, then keep it.
-
-        Args:
-            key: Identifies the episode within one validation.
-
-        Returns:
-            Metrics: ``coupled_unchanged`` (1 if no sampled token changed), ``coupled_same_tokens`` (tokens before the
-            first difference), ``coupled_same_share`` (their share of the longer episode). Empty for a key's first
-            episode.
-        """
+        """Compare an episode with the last one of the same key, then keep it; empty for the first one."""
         sampled = [token for turn in episode.turns for token in turn.completion.token_ids]
         last, new = self._tokens.get(key), np.asarray(sampled, np.int32)
         self._tokens[key] = new
@@ -37,6 +28,6 @@ class LastEpisodes:
         same = int(differs[0]) if len(differs) else both
         return {
             "coupled_unchanged": float(same == most),
-            "coupled_same_tokens": float(same),
-            "coupled_same_share": same / most if most else 1.0,
+            "coupled_same_tokens": float(same),  # before the first difference
+            "coupled_same_share": same / most if most else 1.0,  # of the longer episode
         }

@@ -31,14 +31,7 @@ class StoreCheckpoint(CheckpointCallback):  # type: ignore[misc]
     def on_save(
         self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **kwargs: Any
     ) -> None:
-        """Let every server write its part.
-
-        Args:
-            async_save: Whether verl is still writing its own part. The servers' part is complete on return.
-
-        Raises:
-            OSError: If a part cannot be written. A lost server is skipped: its stores died with it.
-        """
+        """Let every server write its part, complete on return; raise ``OSError`` if one cannot be written."""
         rollout = self.config.actor_rollout_ref.rollout
         if rollout.name not in ENGINES:
             return

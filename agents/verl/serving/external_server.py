@@ -63,10 +63,7 @@ class ExternalServer(ServingTurns):
     _engine: Any = None
 
     def engine_and_store(self) -> tuple[ServedTurns, RemoteStore | None] | None:
-        """Return verl's server as an engine, and the engine's draft store if turntree drafts.
-
-        ``None`` on a node of the replica that serves no requests.
-        """
+        # ``None`` on a node of the replica that serves no requests; no store unless turntree drafts.
         raise NotImplementedError
 
     async def relaunch(self) -> None:
@@ -84,11 +81,7 @@ class ExternalServer(ServingTurns):
             self._asking = asyncio.create_task(ask_if_alone(self.workers[0]))
 
     async def serve_turns(self, *, shared: bool) -> None:
-        """Put the turn-level drafts in front of the engine; call it once, after the launch.
-
-        Args:
-            shared: Whether the replica shares turns with other replicas through the broker.
-        """
+        """Put the turn-level drafts in front of the engine; call it once, after the launch."""
         self._life = ServerLife(self.replica_rank)
         serving = self.engine_and_store()
         if serving is None:
@@ -113,17 +106,12 @@ class ExternalServer(ServingTurns):
         self._turns = TurnServer(engine, run, replica, store=store, sharing=sharing, slots=slots)
 
     async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
-        """Sample for verl's own agent loops and its reward loop.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
+        # Only verl's own agent loops and its reward loop call this.
         self._life.require_weights()
         output: TokenOutput = await super().generate(*args, **kwargs)  # type: ignore[misc]
         return output
 
     async def draft_counters(self) -> Mapping[str, float]:
-        """Return the drafter's counters since its start, under the names of ``DraftCounts``."""
         raise NotImplementedError
 
     async def begin_step(self, step: int) -> None:
@@ -158,14 +146,7 @@ class ExternalServer(ServingTurns):
             await self._turns.pause()
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """Close the step: all turns sampled so far were trained on.
-
-        Args:
-            life: The id that ``ready`` returned when the update began; ``None`` skips the check.
-
-        Raises:
-            EngineLost: If the server was restarted during the update.
-        """
+        """Close the step: all turns sampled so far were trained on."""
         self._life.check(life)
         await super().set_global_steps(global_steps)  # type: ignore[misc]
         if self._turns is not None:
@@ -182,8 +163,6 @@ class ExternalServer(ServingTurns):
 
 
 class ExternalReplica(SharingReplica):
-    """Mix-in before a replica class of verl whose servers are ``ExternalServer``."""
-
     server: ClassVar[type]
     server_class: Any
     model_config: Any

@@ -47,11 +47,6 @@ _STOP_REASONS = {FinishReason.STOP: "completed", FinishReason.LENGTH: "length", 
 
 
 def to_sampling(parameters: Mapping[str, Any], *, default_max_tokens: int) -> Sampling:
-    """Convert verl's sampling parameters.
-
-    Raises:
-        ConfigError: If a parameter is unknown or has an invalid value.
-    """
     known = [name for name in Sampling.__dataclass_fields__]
     values: dict[str, Any] = {"max_tokens": default_max_tokens}
     for name, value in parameters.items():
@@ -152,13 +147,7 @@ class TurntreeServer(ServingTurns):
     async def generate(
         self, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any], request_id: str, **media: Any
     ) -> TokenOutput:
-        """Sample one turn for verl's own agent loops and its reward loop.
-
-        Args:
-            prompt_ids: Token ids, shape (prompt,).
-            sampling_params: verl's names, see ``to_sampling``.
-            **media: Images, videos and sounds, which are not supported: must be empty.
-        """
+        """Sample one turn for verl's own agent loops and its reward loop; text only."""
         if given := [name for name, value in media.items() if value]:
             raise ConfigError(f"the turntree engine reads only text, got {given[0]}; use rollout.name=vllm or sglang")
         if self._rejecting:
@@ -174,14 +163,7 @@ class TurntreeServer(ServingTurns):
         return await super().submit_turns(client, requests)
 
     async def update_weights(self, named: Mapping[str, Any], life: str | None = None) -> None:
-        """Copy a bucket of weights into the model, in place.
-
-        Args:
-            life: The id that ``ready`` returned when the update began; ``None`` skips the check.
-
-        Raises:
-            EngineLost: If the server was restarted during the update.
-        """
+        """Copy a bucket of weights into the model, in place."""
         self._life.check(life)
         if self._running.is_set():  # the server was restarted after verl had ended all turns for this update
             await self.abort_all_requests()
@@ -190,7 +172,6 @@ class TurntreeServer(ServingTurns):
         await asyncio.to_thread(self.engine.update_weights, list(named.items()), version=self._turns.step)
 
     async def set_global_steps(self, global_steps: int, life: str | None = None) -> None:
-        """Set the version of the weights, and close the step's counters."""
         self._life.check(life)
         # The buckets were loaded under the last version: verl passes the new one after all of them have arrived.
         await asyncio.to_thread(self.engine.update_weights, (), version=global_steps)
@@ -231,10 +212,7 @@ class TurntreeServer(ServingTurns):
 
     @retry_after_restart
     async def sleep(self) -> None:
-        """Drop keys and values after a step's rollouts, and pause run-ahead if it must not run now.
-
-        With ``free_cache_engine`` the device's memory is freed too, and nothing is sampled until ``wake_up``.
-        """
+        # With ``free_cache_engine``, nothing is sampled from here until ``wake_up``.
         await self._turns.pause(for_update=self._frees_memory)
         await asyncio.to_thread(self.engine.sleep if self._frees_memory else self.engine.reset_prefix_cache)
         # All replicas send turns here and fetch turns when the weights arrive, so none is a step behind.
@@ -242,7 +220,6 @@ class TurntreeServer(ServingTurns):
 
     @retry_after_restart
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Allocate the device's memory again."""
         # New weights arrive before verl names the keys and values, and are loaded into the host memory that holds the
         # old ones, so the trainer's weights can leave the device first.
         if tags is None or "kv_cache" in tags:
@@ -263,11 +240,6 @@ class TurntreeReplica(SharingReplica, RolloutReplica):
     """Starts the server of one replica on its trainer's node and device; Ray restarts the actor if it dies."""
 
     async def launch_servers(self) -> None:
-        """Start the actor and wait until it has loaded the model.
-
-        Raises:
-            ConfigError: If the replica spans several devices.
-        """
         if self.world_size != 1:
             raise ConfigError(
                 f"a turntree replica runs on one device, but the configuration asks for {self.world_size}; set "
@@ -313,13 +285,7 @@ Weights = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[str, torch.Te
 
 
 class WeightSender(RestartedServer, BaseRollout):
-    """Sends the trainer's weights to a ``TurntreeServer``.
-
-    Tensors go through Ray's object store one bucket at a time, so the store never holds the whole model.
-
-    Args:
-        replica_rank: Rank of the replica; -1 takes the trainer's rank.
-    """
+    """Sends the trainer's weights to a ``TurntreeServer``; ``replica_rank`` -1 takes the trainer's rank."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -346,18 +312,7 @@ class WeightSender(RestartedServer, BaseRollout):
         peft_config: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Send every tensor of ``weights``, then the step they belong to.
-
-        Args:
-            weights: Yields (name, tensor): full tensors under Hugging Face names. An asynchronous generator if the
-                weights come from another process.
-            wire_format: Must be ``named_tensors``.
-            global_steps: Number of weight updates so far; ``RESEND`` repeats the last call.
-            peft_config: Must be ``None``: merge adapters first.
-
-        Raises:
-            ConfigError: If the weights are deltas or an adapter.
-        """
+        """Send full tensors under Hugging Face names, then the step that they belong to."""
         if wire_format != "named_tensors":
             raise ConfigError(
                 f"the turntree engine loads whole tensors, not {wire_format!r}; use checkpoint_engine.backend=naive"

@@ -49,11 +49,7 @@ def is_restarted() -> bool:
 
 
 def ask_for_weights(trainer: Any) -> None:
-    """Ask the trainer's process to send its weights again, when it is idle.
-
-    Args:
-        trainer: Handle of the trainer's actor.
-    """
+    """Ask the trainer's process, by any of its actors, to send its weights again when it is idle."""
     # verl prefixes the method's name with the roles of the actor.
     (name,) = [name for name in dir(trainer) if name.endswith("update_weights")]
     # Without a prefix it is the worker beside a replica on separate devices, which has the last weights itself
@@ -98,7 +94,6 @@ class ServerLife:
             raise EngineLost("the server was restarted and has no weights yet")
 
     def check(self, life: str | None) -> None:
-        """Raise ``EngineLost`` if the weight update began in an earlier process, whose ``id`` was ``life``."""
         if life is not None and life != self.id:
             raise EngineLost("the server was restarted during a weight update")
 
@@ -121,15 +116,9 @@ class RestartedServer:
         raise NotImplementedError
 
     async def send(self, server: Any, life: str, weights: Any, **kwargs: Any) -> None:
-        """Send weights to the process of the server whose ``ready`` returned ``life``."""
         await super().update_weights(weights, global_steps=None, **kwargs)  # type: ignore[misc]
 
     async def update_weights(self, weights: Any, *, global_steps: int | None = None, **kwargs: Any) -> None:
-        """Send weights once the server is ready.
-
-        Args:
-            global_steps: Number of weight updates so far; ``RESEND`` repeats the last call.
-        """
         async with self._sending:  # a repeated update and the next one do not mix
             if global_steps == RESEND:
                 global_steps = self._global_steps

@@ -40,8 +40,6 @@ class BrokerStats(NamedTuple):
 
 
 class TurnBroker:
-    """The actor's class; plain Python, so it also works without Ray."""
-
     def __init__(self, settings: SharingSettings) -> None:
         self._settings = settings
         self._log = TurnLog(settings.max_bytes)
@@ -53,11 +51,8 @@ class TurnBroker:
         self._received = self._sent = 0
 
     def swap(self, rank: int, source: str, own: TurnBatch, first: int, cursor: Cursor | None) -> News:
-        """Add a replica's turns; return the other replicas' turns of tasks that may be routed to it.
-
-        Args:
-            source: Name of the replica's process, new after each restart.
-        """
+        """Add a replica's turns; return the other replicas' turns of tasks that may be routed to it."""
+        # ``source`` names the replica's process, so a restarted replica does not get its own old turns as new ones.
         if rank not in self._members:
             # A new replica changes the preferences of all tasks.
             self._members = tuple(sorted({*self._members, rank}))
@@ -97,7 +92,6 @@ def start_broker(settings: SharingSettings) -> Any:
 
 
 def broker_runs() -> bool:
-    """Return whether this Ray session has a broker, possibly one that Ray is restarting."""
     try:
         ray.get_actor(BROKER_NAME)
     except ValueError:
@@ -144,11 +138,7 @@ class SharingReplica:
 
 
 class BrokerClient:
-    """A replica's connection to the broker, from any process of the Ray session.
-
-    Args:
-        patience: Time limit of one swap, seconds.
-    """
+    """A replica's connection to the broker, from any process of the Ray session."""
 
     def __init__(self, rank: int, *, patience: float = _PATIENCE) -> None:
         self._rank = rank

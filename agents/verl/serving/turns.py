@@ -46,11 +46,7 @@ class TurnReply:
 
 
 class TurnPipe:
-    """An ``Engine`` whose turns are sampled by a server actor (``ServingTurns``).
-
-    Args:
-        client: Name of this client, unique for the server.
-    """
+    """An ``Engine`` whose turns are sampled by a server actor (``ServingTurns``)."""
 
     def __init__(self, server: Any, client: str) -> None:
         self._server = server
@@ -66,12 +62,7 @@ class TurnPipe:
         return len(self._waiting)
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn.
-
-        Raises:
-            EngineFailed: If the engine refused or failed.
-            EngineLost: If the server's process has ended or was restarted.
-        """
+        """Sample one turn; raise ``EngineFailed`` if the engine failed and ``EngineLost`` if the server died."""
         loop = asyncio.get_running_loop()
         self._sent += 1
         if not self._unsent:
@@ -151,11 +142,7 @@ class TurnBatchServer:
         return self._life
 
     async def collect(self, client: str, life: str) -> list[TurnReply]:
-        """Wait until a turn of ``client`` has finished; return all turns finished since the last call.
-
-        Raises:
-            EngineLost: If the process was restarted since the turns were requested: they will never finish.
-        """
+        """Wait until a turn of ``client`` has finished; return all turns finished since the last call."""
         if life != self._life:
             raise EngineLost("the server was restarted")
         await self._event(client).wait()
@@ -253,12 +240,7 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """Close a step after a weight update; run-ahead stays paused until ``resume``.
-
-        Args:
-            step: Number of weight updates so far.
-            counters: The engine's counters since its start.
-        """
+        """Close a step after weight update ``step``; run-ahead stays paused until ``resume``."""
         self.step = step
         await self._resume_once()
         await self.swap()
@@ -288,19 +270,10 @@ class TurnServer:
             self._ahead.resume()
 
     def read_counters(self, counters: Mapping[str, float]) -> dict[str, float]:
-        """Return the counters since the last call, and the monitors' z-scores of the step.
-
-        Args:
-            counters: The engine's counters since its start.
-        """
+        """Return the counters since the last call, and the monitors' z-scores of the step."""
         return self._counters.read(counters, self._swaps)
 
     async def save_state(self, folder: Path, step: int) -> None:
-        """Write the stores into ``folder``.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
         was_running = self._ahead is not None and self._ahead.going
         await self.pause()
         try:
@@ -339,18 +312,12 @@ class ServingTurns:
 
     @retry_after_restart
     async def ready(self) -> str:
-        """Wait until the engine is started; return the id of this process."""
         return self._life.id
 
     async def serving(self) -> None:
         await self._life.wait_for_weights()
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
-        """Start turns for a ``TurnPipe``; return the id that ``collect_turns`` needs.
-
-        Raises:
-            EngineLost: If the server was restarted and has no weights yet.
-        """
         self._life.require_weights()
         assert self._turns is not None
         return self._turns.batches.submit(client, requests)
@@ -368,11 +335,6 @@ class ServingTurns:
             await self._turns.close_step(global_steps, await self.engine_counters())
 
     async def save_state(self, folder: str, step: int) -> None:
-        """Write the stores into ``folder``, after ``step`` weight updates.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
         if self._turns is not None:
             await self._turns.save_state(Path(folder), step)
 

@@ -54,11 +54,6 @@ class DraftingVllmServer(ExternalServer, vLLMHttpServer):
         await self.relaunch()
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
-        """Launch vLLM; the engine and this process end together.
-
-        Raises:
-            RuntimeError: If the run's turns have seeds but the engine would ignore them.
-        """
         announce_server()
         seeded = RunSettings.parse(plain(self.config.custom)).draws_by_seed
         if seeded:
@@ -149,9 +144,6 @@ def note_requests(server: Any) -> None:
     verl 0.9.1 learns from a request's first output that vLLM has the request, but turntree's requests produce a single
     output, at their end. An abort would wait up to a minute for them (``_admitting``), so this counts them off as soon
     as vLLM has them. Other requests are unchanged.
-
-    Args:
-        server: A launched ``vLLMHttpServer``.
     """
     engine = server.engine
     generate, add_request = engine.generate, engine.add_request

@@ -31,11 +31,6 @@ class BoundedSender(ServerAdapter):  # type: ignore[misc]
     """
 
     async def update_weights(self, *args: Any, **kwargs: Any) -> None:
-        """Send the weights.
-
-        Raises:
-            EngineLost: If the server takes no weights for ``SECONDS``.
-        """
         context: Any = zmq.Context.instance()  # verl creates its sockets from this context, with these time limits
         try:
             for bound in (zmq.SNDTIMEO, zmq.RCVTIMEO):
@@ -60,22 +55,11 @@ class DraftingWorkerExtension(vLLMColocateWorkerExtension, WorkerExtension):
 
 
 class CpuWorkerExtension(DraftingWorkerExtension):
-    """On the CPU: vLLM reloads the weights."""
-
     reload_weights: Callable[..., None]
 
     def update_weights_from_ipc(
         self, peft_config: dict[str, Any] | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        """Receive all weights, then load them in place.
-
-        Args:
-            peft_config: Must be ``None``: merge adapters first.
-            use_shm: Whether the weights come through shared memory, as they do on the CPU.
-
-        Raises:
-            ValueError: If ``peft_config`` is given.
-        """
         if peft_config is not None:
             raise ValueError("vLLM on the CPU loads no adapters from verl; set actor_rollout_ref.model.lora.merge=True")
         weights: list[tuple[str, torch.Tensor]] = []
