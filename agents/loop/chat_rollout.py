@@ -95,7 +95,7 @@ class _ChatPlay(EpisodeDriver):
             if outcome.history:
                 self.open(outcome.history, tools)
             else:
-                self.dialogue += exchange(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
+                self.dialogue += next_messages(chat_turn, text, outcome._replace(messages=for_server(outcome.messages)))
 
     def open(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> None:
         # System messages are the environment's own text; everything else may be untrusted.
@@ -142,7 +142,7 @@ def _call(call: ToolCall) -> tuple[str, dict[str, Any]]:
     return call.name, dict(call.arguments)
 
 
-def exchange(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
+def next_messages(chat_turn: ChatTurn, text: str, outcome: StepOutcome) -> list[dict[str, Any]]:
     answers = [message for message in outcome.messages if message["role"] == "tool"]
     rest = [message for message in outcome.messages if message["role"] != "tool"]
     ids = [call.id or f"call{number:05d}" for number, call in enumerate(chat_turn.calls)]

@@ -23,7 +23,7 @@ class Marks:
         self.tokens = tuple(sorted(distinct, key=lambda token: (-len(token), token)))
         self._pattern = pattern_of(self.tokens)
 
-    def quoted(self, value: Any) -> Any:
+    def escaped(self, value: Any) -> Any:
         """Return a message, or a part of one, with a seam in every mark of its texts and field names."""
         return _each(value, self._seamed)
 

@@ -124,7 +124,7 @@ class Renderer:
         return self.template.opened + self.decode(token_ids, special_tokens=special_tokens)
 
     def _render_initial(self, messages: str, tools: str) -> tuple[int, ...]:
-        text = self.template.beginning(self._escaped(messages), self.template.marks.quoted(json.loads(tools)))
+        text = self.template.beginning(self._escaped(messages), self.template.marks.escaped(json.loads(tools)))
         return self.template.tokens(text)
 
     def _render_addition(self, messages: str) -> tuple[int, ...]:
@@ -144,9 +144,9 @@ class Renderer:
             if "content" in message:
                 message["content"] = content = _one_text(message["content"])
             if not message.pop(AS_TOKENS, False):
-                message = self.template.marks.quoted(message)
+                message = self.template.marks.escaped(message)
                 if message["role"] == "assistant" and "content" in message:
-                    message["content"] = self.template.answer_marks.quoted(content)
+                    message["content"] = self.template.answer_marks.escaped(content)
             escaped.append(message)
         return escaped
 

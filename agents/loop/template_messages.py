@@ -33,7 +33,7 @@ def nine_letters(call_id: str) -> str:
 
 
 def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) -> Messages:
-    """Give calls and answers ids if ``needed``, of nine letters if ``nine``; an answer without an id gets its call's."""
+    """Give calls and answers ids if ``needed``, of nine letters if ``nine``; answers take their call's id."""
     converted: Messages = []
     waiting: list[tuple[str, str]] = []  # ids and names of calls without an answer so far
     number = 0

@@ -37,7 +37,7 @@ class ToolFormat:
     def __init__(self, renderer: Renderer, name: str | None = None) -> None:
         template = renderer.template
         self.name = canonical(name or template.tool_format or DEFAULT_FORMAT)
-        self._quoted = template.marks.quoted
+        self._escape = template.marks.escaped
         #: calls are written with special tokens
         self.special_tokens = bool(getattr(get_parser(self.name), "special_tokens", False))
         agrees = template.tool_format in (None, self.name)
@@ -85,7 +85,7 @@ class ToolFormat:
         if not message.get("tool_calls"):
             return message
         if self.special_tokens:  # only the format's own marks are tokens, not those in a client's text
-            message = self._quoted(message)
+            message = self._escape(message)
         functions = [call["function"] for call in message["tool_calls"]]
         calls = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
         text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, calls)])

@@ -161,7 +161,7 @@ class Source:
         return demonstrations.needed(f"lower the reward's threshold (--above {self.above:g}), or pass another run")
 
     def messages(self, file: Path) -> Demonstrations:
-        """Read a JSONL file of dialogues, ``{"messages": [...], "tools": [...]}``; tools default to the environment's."""
+        """Read a JSONL file of ``{"messages": [...], "tools": [...]}``; tools default to the environment's."""
         env, demonstrations = self.make_env(), Demonstrations()
         follow_template(env, self.renderer)
         try:

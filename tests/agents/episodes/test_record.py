@@ -52,7 +52,6 @@ DRAWN: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def drawn(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of a type; of a dataclass with every field that it has."""
     if kind in DRAWN:
         return DRAWN[kind]
     if is_dataclass(kind):
@@ -176,7 +175,6 @@ def test_a_damaged_row_names_file_and_line(episode: Episode, tmp_path: Path, dam
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of a row's values, of a list the first."""
     yield path
     inner = value.items() if isinstance(value, dict) else [*enumerate(value)][:1] if isinstance(value, list) else ()
     for key, one in inner:

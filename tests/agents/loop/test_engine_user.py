@@ -1,5 +1,3 @@
-"""A customer whose words a language model samples: scripted here, and a tiny model."""
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +31,6 @@ SHOP = "turntree/RetailService-v0"
 
 
 def listener(renderer: Renderer, *texts: str) -> RecordingEngine:
-    """An engine that says the texts of a list and remembers what it was asked."""
     return RecordingEngine(ScriptedEngine(texts, renderer.tokenizer))
 
 
@@ -159,11 +156,11 @@ def test_a_served_model_plays_from_plain_values(shop: Path) -> None:
     opened.cache_clear()
 
 
-@pytest.mark.parametrize(("described", "complaint"), table(__file__, "customers"))
+@pytest.mark.parametrize(("described", "complaint"), table(__file__, "simulated_users"))
 def test_a_simulated_user_that_makes_no_sense_is_refused(described: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         env_maker(SHOP, {"simulated_user": described})
     with pytest.raises(ConfigError, match=complaint):
         make_env(SHOP, {"simulated_user": described})
-    with pytest.raises(ConfigError, match=rf"env_kwargs \({SHOP}\): customer.*{complaint}"):
+    with pytest.raises(ConfigError, match=rf"env_kwargs \({SHOP}\): simulated_user.*{complaint}"):
         check_env(SHOP, {"simulated_user": described}, "turntree.env_kwargs")

@@ -22,7 +22,7 @@ SIZE = {"max_batch": 8, "max_context": 256, "threads": 1}
 
 
 class Hints(Env):
-    """Gives a hint after every turn, which tells what was said; from some turn on it is another one."""
+    # Gives a hint after every turn that repeats the turn; from turn ``at`` on it is another hint.
 
     def __init__(self, changed_from_turn: int = 99) -> None:
         super().__init__(limits=Limits(max_turns=3, max_turn_tokens=12))
@@ -38,7 +38,6 @@ class Hints(Env):
 
 
 def play(engine: Any, tokenizer: Any, seed: int, sampling: Sampling = SAMPLING, **changes: int) -> list[Episode]:
-    """Two dialogues of each of four tasks."""
     how = {"samples": 2, "sampling": sampling, "seed": seed, "concurrency": 4}
     return asyncio.run(evaluate(lambda: Hints(**changes), engine, Renderer(tokenizer), range(4), **how))
 
@@ -52,7 +51,6 @@ def said(episodes: list[Episode]) -> list[list[tuple[int, ...]]]:
     [(0, False), (1, True), *(pytest.param(*both, marks=pytest.mark.release) for both in ((0, True), (1, False)))],
 )
 def test_dialogues_are_equal_token_for_token_with_and_without_speculation(tiny_model, chatml, temperature, chain):
-    """In float32, drafts being chains or trees."""
     sampling = Sampling(temperature=temperature)
     drafts = Speculation(min_probability=0.05, chain=chain, adaptive=False)
     plain, *drafted = (LocalEngineConfig(speculation=speculation, **SIZE) for speculation in (None, drafts))
@@ -132,10 +130,8 @@ def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, t
 
 
 class Forgetful(Hints):
-    """Shortens the dialogue every two turns."""
-
-    def __init__(self, room: int | None = None) -> None:
-        Env.__init__(self, limits=Limits(max_turns=5, max_turn_tokens=12, max_episode_tokens=room))
+    def __init__(self, max_tokens: int | None = None) -> None:
+        Env.__init__(self, limits=Limits(max_turns=5, max_turn_tokens=12, max_episode_tokens=max_tokens))
         self.changed_from_turn = 99
 
     def compact(self) -> list[Message] | None:
@@ -144,7 +140,7 @@ class Forgetful(Hints):
 
 
 def logprobs(model: Any, prompt: tuple[int, ...], response: tuple[int, ...]) -> list[float]:
-    """Log-probability of each token of a response, by one pass over the whole."""
+    # Log-probability of each token of a response, by one pass over the whole.
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits, -1)[range(len(response)), list(response)].tolist()

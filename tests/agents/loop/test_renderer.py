@@ -41,7 +41,6 @@ def whole(tokenizer: Any, messages: list[dict[str, Any]], tools: Any = None) -> 
 
 
 def heard(renderer: Renderer, messages: list[dict[str, Any]]) -> str:
-    """What stands behind a turn that has ended when some messages have come."""
     prompt = renderer.initial(ASKED)
     return renderer.decode(renderer.extend(prompt, (renderer.stop_token_ids[0],), messages)[len(prompt) :])
 

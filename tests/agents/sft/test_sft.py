@@ -1,5 +1,3 @@
-"""``turntree sft``: what is learnt, from which demonstrations, and what the command says of those it cannot use."""
-
 import json
 import sys
 from collections.abc import Callable
@@ -26,12 +24,10 @@ from turntree.agents.sft.fit import backward, training_tensors
 SHOP = "sft_shop:Shop"
 CALL = '<tool_call>\n{"name": "price", "arguments": {"product": "apple"}}\n</tool_call>'
 SAID = [f"{CALL}<|im_end|>", "31<|im_end|>"]
-"""What the policy says in the solution of the first task, turn by turn."""
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A folder with an environment of two tools, which stands on the path."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "sft_shop.py").write_text(table(__file__, "shop"))
     sys.path.insert(0, str(folder))
@@ -57,7 +53,7 @@ def sft(turntree: Callable[..., Said], shop: Path, model: Path, tmp_path: Path) 
 
 
 def trained_text(view: Any, renderer: Renderer) -> list[str]:
-    """The texts whose tokens the loss counts, one for each run of them."""
+    # The texts whose tokens the loss counts, one per run of tokens.
     inputs, targets = training_tensors([view])
     assert inputs[0, 1:].equal(torch.where(targets[0, :-1] >= 0, targets[0, :-1], inputs[0, 1:]))
     texts: list[list[int]] = [[]]

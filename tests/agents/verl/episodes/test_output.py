@@ -170,7 +170,6 @@ def test_accuracy_is_that_of_the_answer_or_the_environment_not_of_what_form_earn
 
 
 def several() -> Episode:
-    """An episode with a sub-agent, and with a branch that has its first turn as well."""
     first, second = episode().turns
     branch = episode(turns=(first, replace(second, reward=0.0)), shared_turns=1)
     agent = episode(turns=(turn((7,), 5, 6, reward=0.0, version=6),))
@@ -205,7 +204,7 @@ def test_the_other_dialogues_follow_what_is_said_of_the_episode_later() -> None:
 
 
 def shortened(**changes: Any) -> Episode:
-    """An episode of three segments: two turns, one, and two."""
+    # Three segments: two turns, one, and two.
     first, second = episode().turns
     alone = replace(turn((7, 7), 6, 6, reward=0.5, version=7), shortened=True)
     last = (replace(turn((9,), 5, reward=0.0, version=8), shortened=True), turn((9, 5, 8), 4, 3, reward=2.0, version=9))
@@ -213,7 +212,6 @@ def shortened(**changes: Any) -> Episode:
 
 
 def trained(rows: list[dict[str, Any]]) -> list[int]:
-    """The tokens of the rows that are trained on, one row after the other."""
     return [int(token) for row in rows for token in row["responses"][row["response_mask"].bool()]]
 
 

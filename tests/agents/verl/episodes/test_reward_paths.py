@@ -1,5 +1,3 @@
-"""Real trainings by an unmodified verl whose reward loop scores with turntree's rewards."""
-
 from pathlib import Path
 
 import pytest

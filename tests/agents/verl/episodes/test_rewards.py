@@ -24,7 +24,6 @@ UNREADABLE = "\\frac{"
 
 
 def played(episode: Episode) -> dict[str, Any]:
-    """What verl hands on of an episode that turntree's loop played."""
     return {SAMPLE: sample_to_dict(episode), "num_turns": len(episode.messages)}
 
 
@@ -94,7 +93,6 @@ def test_verl_loads_the_function_with_its_settings(name: str) -> None:
 
 
 def proto(tokenizer: Any, text: str, gold: str = GOLD, extra: Any = None, *, turns: int = 5) -> DataProto:
-    """One episode as verl's agent-loop worker sends it to a reward worker."""
     ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
     mask = torch.ones(1, 1 + ids.shape[1], dtype=torch.int64)
     batch = TensorDict({"prompts": ids[:, :1], "responses": ids, "attention_mask": mask}, batch_size=1)

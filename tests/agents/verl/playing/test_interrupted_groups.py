@@ -1,5 +1,3 @@
-"""The worker of a training whose weights change while it plays: groups that have ended are verified again again."""
-
 from __future__ import annotations
 
 import asyncio
@@ -23,8 +21,6 @@ from turntree.agents.verl.playing.manager import EpisodeManager, EpisodeWorker
 
 
 class Queue:
-    """verl's queue of rows, in this process."""
-
     def __init__(self) -> None:
         self.held: dict[str, dict[str, Any]] = {}
         self.cleared: list[str] = []
@@ -46,8 +42,6 @@ class Queue:
 
 
 class Player:
-    """Judges groups: each is then of the newest weights."""
-
     def __init__(self) -> None:
         self.resuming = SimpleNamespace(newest=SimpleNamespace(version=0, see=self._see))
         self.versions: dict[str, int] = {}
@@ -90,18 +84,16 @@ def worker(queue: Queue) -> Any:
 
 
 def reverified(worker: Any) -> dict[str, int]:
-    """Versions of the groups that have ended."""
     return {uid: group.version for uid, group in worker._ended_groups.ended.items()}
 
 
 async def finish(worker: Any, queue: Queue, uid: str) -> None:
-    """A group of this name ends: it has one row, as far as the queue is concerned."""
     queue.held[uid] = {"status": "pending", "is_prompt": True, "global_steps": 1}
     await worker._pass_on({"uid": uid, "global_steps": 1}, [], validate=False)
     await worker._carrier
 
 
-async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it_was_trained_on(
+async def test_a_group_that_waits_is_reverified_once_a_version_and_forgotten_when_it_was_trained_on(
     worker: Any, queue: Queue
 ) -> None:
     await finish(worker, queue, "a")
@@ -118,8 +110,8 @@ async def test_a_group_that_waits_is_judged_once_a_version_and_forgotten_when_it
     assert queue.held["b"]["status"] == "finished"
 
 
-async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, queue: Queue) -> None:
-    """The last step is the control: every group is verified again that is not of the step's weights."""
+async def test_in_order_a_group_is_reverified_for_its_own_step_alone(worker: Any, queue: Queue) -> None:
+    """Control: the last step re-verifies every group of other weights."""
     for uid in "abc":
         await finish(worker, queue, uid)
     for step, (batch, versions) in enumerate([(1, (1, 0, 0)), (2, (2, 2, 0)), (0, (3, 3, 3))], start=2):
@@ -132,7 +124,7 @@ async def test_in_order_a_group_is_judged_for_its_own_step_alone(worker: Any, qu
 
 @pytest.mark.parametrize("locked", [True, False])
 async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, monkeypatch, locked):
-    """Else the group that takes an evicted one's place is not verified again, and the trainer waits. Control: no lock."""
+    """Control: without the lock the trainer waits forever."""
     for uid in "ab":
         await finish(worker, queue, uid)
     worker._batch, evicted, asked = 1, asyncio.Event(), queue.async_kv_list
@@ -157,11 +149,10 @@ async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, mo
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
+async def test_a_group_that_is_trained_on_as_soon_as_it_is_reverified_is_gone(
     worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """The trainer looks between two calls of the worker: rows of the present weights are enough for it. Control: those
-    of a group that was not handed over before are not."""
+    """Control: a group that was never handed over stays."""
     put = queue.async_kv_batch_put
     if again:
         await finish(worker, queue, "a")
@@ -187,8 +178,6 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_judged_is_gone(
 async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(
     worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
-    """At its first judgement and at a later one, of which verl's buffer drops the earlier rows."""
-
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError("the reward loop is gone")
 
@@ -218,7 +207,7 @@ async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten
     assert worker._player.forgotten == ["a"]
     del queue.held["a"]
     await worker.reverify(3)
-    assert len(puts) == 1, "it is not verified again again"
+    assert len(puts) == 1, "it is not re-verified again"
     assert not worker._player.trained
 
 
@@ -227,11 +216,9 @@ class Full(Exception):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
+async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(
     worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Also where the carrier itself had it verified again, and where another group ends meanwhile; else the trainer waits
-    for ever."""
     await finish(worker, queue, "a")
 
     async def fail(*_: Any, **__: Any) -> None:
@@ -253,7 +240,7 @@ async def test_what_cannot_be_handed_over_or_judged_ends_the_workers_call(
         await worker.reverify(3)
 
 
-async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
+async def test_a_group_on_its_way_is_neither_reverified_nor_taken_for_trained_on(worker: Any, queue: Queue) -> None:
     await finish(worker, queue, "a")
     worker._ended_groups._handing.add("a")
     queue.held.clear()
@@ -264,7 +251,7 @@ async def test_a_group_on_its_way_is_neither_judged_nor_taken_for_trained_on(wor
 
 @pytest.mark.parametrize("begins", [False, True])
 async def test_what_the_last_step_was_trained_on_does_not_come_back(worker: Any, queue: Queue, begins: bool) -> None:
-    """The engines have newer weights before the trainer begins its next step. Control: a group that waits does."""
+    """Control: a group that waits comes back."""
     await finish(worker, queue, "a")
     await worker.reverify(1)
     if not begins:
@@ -296,8 +283,6 @@ def test_an_engine_that_is_not_turntrees_is_refused_by_name() -> None:
 
 
 class Calls:
-    """A worker's methods, of which each call is noted."""
-
     def __init__(self, made: list[Any], number: int) -> None:
         self.generate_sequences = SimpleNamespace(remote=lambda chunk: self._note(number, chunk))
         self.reverify = SimpleNamespace(remote=lambda step: self._note(number, step))
@@ -328,7 +313,6 @@ async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_
 async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A checkpoint has rows of groups that ended, and of its own step: those lost their group when it was trained."""
     prompt = {"is_prompt": True, "global_steps": 2}
     held = {
         "a": {**prompt, "status": "finished"},

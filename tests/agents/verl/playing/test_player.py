@@ -44,7 +44,6 @@ class Stage:
         return output, engine
 
     async def play_group(self, *texts: str, size: int) -> list[EpisodeOutput]:
-        """A group in which each attempt, in their order, says one of ``texts``."""
         engines = map(self.engine, texts)
         return await self.player().play_group(SAMPLING, self.row, lambda: next(engines), size=size)
 

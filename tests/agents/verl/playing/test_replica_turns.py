@@ -23,13 +23,10 @@ async def echo(seconds: float, prompt: tuple[int, ...]) -> Completion:
 
 
 def batches(seconds: float = 0.0) -> TurnBatchServer:
-    """Over an engine that samples its prompt again; a prompt of one token is refused."""
     return TurnBatchServer(RecordingEngine(lambda prompt, _: echo(seconds, prompt)))
 
 
 class Actor:
-    """A Ray actor's handle without Ray: ``handle.method.remote(...)`` over a batches of this process."""
-
     def __init__(self, batches: TurnBatchServer) -> None:
         self.batches = batches
         self.calls: Counter[str] = Counter()
@@ -133,8 +130,6 @@ async def test_nothing_is_left_behind(seconds: float) -> None:
 
 
 class Replica:
-    """Says which replica it is; dead ones raise."""
-
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.dead = asyncio.Event()
@@ -175,13 +170,13 @@ async def test_the_samples_and_turns_of_a_task_meet_in_one_replica() -> None:
     assert set(cluster.turns.routes.loads().values()) == {0}
 
 
-async def test_a_turn_ahead_goes_home_and_counts_nowhere() -> None:
-    """The step that it is for begins there, wherever the task is now. Control: a turn of this step."""
+async def test_a_precomputed_turn_goes_to_its_owner_and_counts_nowhere() -> None:
+    """Control: a turn of this step."""
     cluster = Cluster(2)
-    home, routes = cluster.turns.owner(state(0)), cluster.turns.routes
-    assert routes.hold(route_key(state(0)), 1 - home)
+    owner, routes = cluster.turns.owner(state(0)), cluster.turns.routes
+    assert routes.hold(route_key(state(0)), 1 - owner)
     before = routes.loads()
-    for precomputed_for, rank in ((2, home), (0, 1 - home)):
+    for precomputed_for, rank in ((2, owner), (0, 1 - owner)):
         cluster.replicas[rank].busy = 0.01
         request = TurnRequest((1,), Sampling(), state=state(0), precomputed_for=precomputed_for)
         asked = asyncio.create_task(cluster.turns.dialogue().generate(request))

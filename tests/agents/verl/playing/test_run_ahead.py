@@ -14,19 +14,18 @@ from turntree.agents.verl.playing.replica_turns import ReplicaTurns
 from turntree.agents.verl.playing.run_ahead import RowForecast, RunAheadEpisodes
 
 ROWS = [
-    {"index": 10 + place, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []} for place in range(7)
+    {"index": 10 + position, "env_id": "e", "env_kwargs": "{}", "agent_name": "a", "raw_prompt": []}
+    for position in range(7)
 ]
 
 
 class Shuffled:
-    """Another order in every epoch."""
-
     def __init__(self) -> None:
         self.epoch = 0
 
     def __iter__(self) -> Iterator[int]:
         self.epoch += 1
-        return iter([(place * 3 + self.epoch) % 7 for place in range(7)])
+        return iter([(position * 3 + self.epoch) % 7 for position in range(7)])
 
 
 def forecast(order: Any = range(7), *, fetched: int = 2, batch: int = 2, **settings: Any) -> RowForecast:
@@ -66,8 +65,8 @@ def test_every_epochs_own_order_is_followed() -> None:
     known, trainer = forecast(Shuffled()), Shuffled()
     batches: list[list[int]] = []
     for _ in range(3):
-        places = list(trainer)
-        batches += [[10 + place for place in places[first : first + 2]] for first in (0, 2, 4)]
+        positions = list(trainer)
+        batches += [[10 + position for position in positions[first : first + 2]] for first in (0, 2, 4)]
     for batch, following in pairwise(batches):
         assert indices(known.after(submitted(*batch))) == following
 
@@ -88,8 +87,6 @@ SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 
 
 class Pipe(RecordingEngine):
-    """A server that answers by itself, or gives each turn up once it may."""
-
     def __init__(self, engine: ScriptedEngine | None = None) -> None:
         super().__init__(engine or self.give_up)
         self.begun: list[int] = []
@@ -117,8 +114,6 @@ Ahead = Callable[..., Awaitable[RunAheadEpisodes]]
 
 @pytest.fixture
 def ahead(player: EpisodePlayer, row: dict[str, Any]) -> Ahead:
-    """Plays rows ahead by a server, and waits until what can begin has begun."""
-
     async def start(
         pipe: Pipe, *, slots: int = 1, size: int = 1, rows: Sequence[dict[str, Any]] = (row,)
     ) -> RunAheadEpisodes:

@@ -26,8 +26,6 @@ def config(name: str = "turntree", devices: int = 2, **rollout: int) -> Any:
 
 
 class Handle:
-    """An actor whose answer is what ``ray.get`` gives."""
-
     def __init__(self, calls: list[tuple[str, int]], answer: Exception | None) -> None:
         self.save_state, self.calls, self.answer = self, calls, answer
 

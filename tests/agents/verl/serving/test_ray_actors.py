@@ -1,5 +1,3 @@
-"""What runs in actors, in real ones: replicas without a trainer, their broker and their router, killed as kill -9 does."""
-
 import asyncio
 import os
 import shutil
@@ -54,7 +52,7 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def no_broker(cluster: Any) -> Iterator[None]:
-    """The next test finds no broker with turns of the last: an actor that nobody holds goes when Ray comes to it."""
+    # Ray ends an actor that nobody references only some time later.
     yield
     with suppress(ValueError):
         cluster.kill(cluster.get_actor(BROKER_NAME))
@@ -103,8 +101,6 @@ def test_a_server_sees_the_accelerator_that_its_trainer_holds(cluster: Any, monk
 
 
 class Replicas:
-    """Two servers as a run has them, without a trainer: the test sends the weights."""
-
     def __init__(self, ray: Any, model: Path) -> None:
         from turntree.agents.verl.names import server_name
         from turntree.agents.verl.serving.local import TurntreeServer

@@ -27,7 +27,6 @@ from turntree.spec_tree import DialogueState
 
 @pytest.fixture(params=[{}])
 def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TurntreeServer]:
-    """A parameter is a section of the run's settings."""
     run = {"run_dir": str(tmp_path), "save_policy_every": 2, **request.param}
     server = start_server(tiny_model, run=run, speculation={"min_probability": 0.0})
     yield server
@@ -36,7 +35,6 @@ def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def weights(tiny_model: Path) -> dict[str, torch.Tensor]:
-    """The model's weights under the names that the trainer sends."""
     from transformers import AutoModelForCausalLM
 
     return dict(AutoModelForCausalLM.from_pretrained(tiny_model).state_dict())
@@ -47,7 +45,6 @@ async def ask(server: TurntreeServer, *prompt: int, **parameters: Any) -> Any:
 
 
 async def play(server: TurntreeServer, *prompt: int, seed: int) -> Completion:
-    """A turn of turntree's episodes."""
     request = TurnRequest(prompt, Sampling(max_tokens=4, seed=seed), state=DialogueState.from_tokens(prompt))
     life = await server.submit_turns("one", [NumberedRequest(seed, request)])
     (reply,) = await server.collect_turns("one", life)
@@ -152,7 +149,6 @@ async def test_requests_wait_while_generation_is_stopped_or_are_rejected_where_v
 
 
 async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[str, torch.Tensor]) -> None:
-    """verl has ended all turns before an update, but for those of a server that was started again since."""
     requests = [NumberedRequest(number, TurnRequest((1, 2), Sampling(max_tokens=28, seed=number))) for number in (1, 2)]
     life = await server.submit_turns("one", requests[:1])
     await server.update_weights(weights)

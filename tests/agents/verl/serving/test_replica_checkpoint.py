@@ -49,7 +49,7 @@ async def turn(server: TurntreeServer, seed: int, *, precomputed_for: int = 0) -
 
 
 async def saved(servers: Servers, **run: Any) -> TurntreeServer:
-    """A server after its first step, with a turn of seed 7 in its ledger and one of seed 9 made for the second."""
+    # A server after its first step, with a turn of seed 7 in its ledger and a turn of seed 9 made for the second step.
     server = servers.start(**run)
     await server.set_global_steps(0)
     await turn(server, 7)

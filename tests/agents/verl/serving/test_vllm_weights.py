@@ -16,8 +16,6 @@ pytestmark = pytest.mark.vllm
 
 
 class Server:
-    """A server's handle without Ray."""
-
     def __init__(self, lost: bool = False) -> None:
         self.lost = lost
         self.steps: list[tuple[int, str]] = []
@@ -35,7 +33,6 @@ class Server:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What verl's sender is given."""
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
     found: list[Any] = []
@@ -83,13 +80,11 @@ server.recv()
 open(sys.argv[2], "w").close()
 os._exit(1)
 """
-"""A server that dies with its second bucket of weights."""
 
 
 async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By verl's own sender, whose socket has no bound itself."""
     from turntree.agents.verl.serving import vllm_weights
 
     ended: list[Any] = []
