@@ -156,7 +156,7 @@ class EpisodeDriver:
                 raise
         if isinstance(pool := self.executor or _threads(os.getpid()), WorkerPool):
             pool.give_up(work)  # a hung thread must not take a slot of the pool for ever
-        raise TimeoutError(f"it did not end within step_seconds ({seconds:g} s)")
+        raise TimeoutError(f"it did not end within step_seconds, {seconds:g} s")
 
     async def off_loop(self, call: Callable[[], _T]) -> _T:
         """Return the result of ``call``, run where the environment runs; it raises only ``Exception``."""

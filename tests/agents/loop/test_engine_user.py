@@ -14,7 +14,7 @@ from turntree.agents.engines.protocol import Sampling
 from turntree.agents.engines.scripted import ScriptedEngine
 from turntree.agents.errors import UsageError
 from turntree.agents.evaluation.environments import env_maker
-from turntree.agents.loop.engine_user import LEAVE, EngineSimulatedUser, as_heard
+from turntree.agents.loop.engine_user import LEAVE, EngineSimulatedUser, users_view
 from turntree.agents.loop.env_settings import opened
 from turntree.agents.loop.participants import EngineParticipant, Said
 from turntree.agents.loop.renderer import Renderer
@@ -61,7 +61,7 @@ def test_a_simulated_user_hears_the_agent_and_says_its_own_words_and_no_tool() -
         Message(role=Role.TOOL, content="Error: malformed"),
         Message(role=Role.ASSISTANT, content="Which one?"),
     ]
-    assert as_heard(dialogue) == [
+    assert users_view(dialogue) == [
         {"role": "assistant", "content": "My mug?"},
         {"role": "user", "content": "Which one?"},
     ]

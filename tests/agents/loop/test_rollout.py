@@ -177,7 +177,7 @@ async def test_a_step_that_hangs_is_a_failure_of_time_and_ends_its_episode_once_
     with escaping.held():
         episode, _ = await play(renderer, text, env=env, index=len(TASKS))
         assert episode.failure_kind == "timeout"
-        said = f"raised TimeoutError: it did not end within step_seconds ({env.step_seconds:g} s)"
+        said = f"raised TimeoutError: it did not end within step_seconds, {env.step_seconds:g} s"
         assert episode.failure == f"{named} {said}"
         assert len(closed) == 1, "by the reset, and not while a thread is in the step"
     await soon(lambda: len(closed) == 2)
