@@ -75,7 +75,7 @@ ENGINE_METRICS = _several(
         ("drafting_time_share", "share of engine time spent on drafting"),
         ("draft_idle_share", "share of engine time in which the device waited for drafts"),
         ("cached_prompt", "share of prompt tokens whose keys and values were reused"),
-        ("reuse_turns", "turns that began with a stored turn of an earlier epoch"),
+        ("reuse_drafted_turns", "turns that began with a stored turn of an earlier epoch"),
         ("reuse_offered", "stored tokens that were verified"),
         ("reuse_reused", "stored tokens that were accepted"),
         ("reuse_whole", "turns in which all stored tokens were accepted"),

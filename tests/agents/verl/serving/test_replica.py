@@ -131,7 +131,7 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     assert len(again.token_ids) == len(again.behaviour_logprobs) == 4
     await server.set_global_steps(2)
     rows = read_lines(tmp_path / "engine.jsonl")
-    assert [row["reuse_turns"] for row in rows] == [0, 1]
+    assert [row["reuse_drafted_turns"] for row in rows] == [0, 1]
     assert "exactness/exact_entropy_z" in rows[0]
     assert "exactness/trained_turns_entropy_z" in rows[1]
 
