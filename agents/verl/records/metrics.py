@@ -151,13 +151,7 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         return {}
     played = [row for row in rows if row.extra[EPISODE]]  # extra rows of an episode count by their tokens alone
     infos = [row.extra[EPISODE] for row in played]
-    # Only verl's reward loop knows whether it left an episode ungraded.
-    reported = [row.extra.get("reward_extra_info", {}) for row in played]
-    ungraded = [bool(report.get("ungraded") or info["ungraded"]) for report, info in zip(reported, infos, strict=True)]
-    rewards: dict[str, list[float]] = {}
-    for row, report, masked in zip(played, reported, ungraded, strict=True):
-        if "score" in report and not (masked or row.extra[EPISODE]["failure"]):
-            rewards.setdefault(row.group, []).append(float(report["score"]))
+    ungraded, rewards = _gradings(played)
     turns, calls = ([float(info[name]) for info in infos] for name in ("turns", "tool_calls"))
     levels = Counter(level for row in rows for level in row.levels if level)
     tokens = sum(levels.values())
@@ -199,6 +193,18 @@ def episode_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:
         if any(name in info for info in infos):
             values[name] = float(sum(info.get(name, 0) for info in infos))
     return {PREFIX + name: value for name, value in values.items()} | _async_metrics(played)
+
+
+def _gradings(rows: Sequence[PlayedRow]) -> tuple[list[bool], dict[str, list[float]]]:
+    # Whether each row is ungraded, and the scores of all other rows by group.
+    # Only verl's reward loop knows whether it left an episode ungraded.
+    infos, reports = [row.extra[EPISODE] for row in rows], [row.extra.get("reward_extra_info", {}) for row in rows]
+    ungraded = [bool(report.get("ungraded") or info["ungraded"]) for report, info in zip(reports, infos, strict=True)]
+    rewards: dict[str, list[float]] = {}
+    for row, report, info, masked in zip(rows, reports, infos, ungraded, strict=True):
+        if "score" in report and not (masked or info["failure"]):
+            rewards.setdefault(row.group, []).append(float(report["score"]))
+    return ungraded, rewards
 
 
 def _async_metrics(rows: Sequence[PlayedRow]) -> dict[str, float]:

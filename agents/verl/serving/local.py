@@ -23,6 +23,7 @@ from verl.workers.rollout.replica import RolloutMode, RolloutReplica, TokenOutpu
 from verl.workers.rollout.utils import ensure_async_iterator
 
 from turntree.agents.engines.drafting.tokenizer_hash import tokenizer_hash
+from turntree.agents.engines.local.config import LocalEngineConfig
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.evaluation.machine import hardware
 from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain, unknown_key
@@ -72,6 +73,24 @@ def to_token_output(completion: Completion, global_steps: int) -> TokenOutput:
     )
 
 
+def _engine_config(config: Any, settings: EngineSettings, run: RunSettings, replica_rank: int) -> LocalEngineConfig:
+    from verl.utils.device import get_device_name
+
+    engine_config = settings.engine_config(
+        max_batch=config.max_num_seqs,
+        max_context=config.max_model_len or config.prompt_length + config.response_length,
+        dtype=str(config.dtype).removeprefix("torch."),
+        seed=config.seed + replica_rank,
+        device=get_device_name(),
+    )
+    if engine_config.device == "cuda":
+        total = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0
+        engine_config = replace(engine_config, memory_bytes=int(config.gpu_memory_utilization * total))
+    if run.run_ahead.enabled:
+        engine_config = replace(engine_config, precomputed_slots=run.run_ahead.slots(config.max_num_seqs))
+    return engine_config
+
+
 class TurntreeServer(ServingTurns):
     """The class of the Ray actor.
 
@@ -93,36 +112,20 @@ class TurntreeServer(ServingTurns):
         trainer: Any = None,
         sharing: SharingSettings | None = None,
     ) -> None:
-        from verl.utils.device import get_device_name
         from verl.utils.fs import copy_to_local
 
         from turntree.agents.engines.local import LocalEngine
 
+        self._max_tokens, self._frees_memory = config.response_length, config.free_cache_engine
         settings = EngineSettings.parse(plain(config.engine_kwargs.get("turntree")))
-        self._max_tokens = config.response_length
-        engine_config = settings.engine_config(
-            max_batch=config.max_num_seqs,
-            max_context=config.max_model_len or config.prompt_length + config.response_length,
-            dtype=str(config.dtype).removeprefix("torch."),
-            seed=config.seed + replica_rank,
-            device=get_device_name(),
-        )
-        if engine_config.device == "cuda":
-            total = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 0
-            engine_config = replace(engine_config, memory_bytes=int(config.gpu_memory_utilization * total))
-        self._frees_memory = config.free_cache_engine
         run = RunSettings.parse(plain(config.custom))
-        if run.run_ahead.enabled:
-            engine_config = replace(engine_config, precomputed_slots=run.run_ahead.slots(config.max_num_seqs))
+        engine_config = _engine_config(config, settings, run, replica_rank)
         path = copy_to_local(model_config.path, use_shm=model_config.get("use_shm", False))
         self.engine = LocalEngine.from_pretrained(path, config=engine_config, forest=settings.forest)
+        max_batch, slots = self.engine.config.max_batch, self.engine.config.slots
         logger.warning(
             "engine replica %d runs on %s in %s, with at most %d requests at once and %d turns kept",
-            replica_rank,
-            hardware(engine_config.device),
-            engine_config.dtype,
-            self.engine.config.max_batch,
-            self.engine.config.slots - self.engine.config.max_batch,
+            *(replica_rank, hardware(engine_config.device), engine_config.dtype, max_batch, slots - max_batch),
         )
         self._life = ServerLife(replica_rank)
         store = self.engine.forest
