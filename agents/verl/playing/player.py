@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,6 +93,7 @@ class EpisodePlayer:
         self._bounds = token_bounds(rollout_config.prompt_length, rollout_config.response_length)
         settings = RunSettings.parse(plain(rollout_config.get("custom")))
         self._renderer = Renderer(tokenizer, **settings.rendering)
+        # Re-verification draws with a turn's own noise, so turns need seeds if weights change during rollouts.
         self._seeded = settings.draws_by_seed or on_resume is not None
         self.resuming = ResumedPlays(on_resume) if on_resume is not None else None
         self._waiting: dict[Any, list[_Played]] = {}  #: groups that may be re-verified, by verl's name
@@ -258,7 +259,8 @@ class EpisodePlayer:
             env = self._envs.take(kind)
             # All samples of a task start in the same state: the environment's seed is the row's index.
             roll = partial(
-                self._roll,
+                rollout,
+                renderer=self._renderer,
                 limits=env.limits.within(self._bounds),
                 index=index,
                 seed=index,
@@ -283,10 +285,6 @@ class EpisodePlayer:
         if not resumed.episode.masked:
             self._envs.give_back(kind, env)
         return resumed
-
-    def _roll(self, env: Any, engine: Engine, **arguments: Any) -> Coroutine[Any, Any, Episode]:
-        limits = arguments.pop("limits")
-        return rollout(env, engine, self._renderer, limits, **arguments)
 
 
 def _failure(error: Exception, default: FailureKind) -> dict[str, Any]:
