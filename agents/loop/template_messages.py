@@ -66,17 +66,15 @@ def with_ids(messages: Sequence[dict[str, Any]], *, needed: bool, nine: bool) ->
 
 
 def arguments_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
+    def with_text(call: dict[str, Any]) -> dict[str, Any]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        return {**call, "function": {**call["function"], "arguments": arguments}}
+
+    calling = [message.get("tool_calls") for message in messages]
     return [
-        {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-        if message.get("tool_calls")
-        else message
-        for message in messages
+        {**message, "tool_calls": list(map(with_text, calls))} if calls else message
+        for message, calls in zip(messages, calling, strict=True)
     ]
-
-
-def _with_text(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
 
 
 def tools_as_user(messages: Sequence[dict[str, Any]]) -> Messages:
@@ -107,15 +105,12 @@ def calls_as_text(messages: Sequence[dict[str, Any]]) -> Messages:
     written: Messages = []
     for message in messages:
         if message.get("tool_calls"):
-            called = [ToolCall(**_named(call["function"])) for call in message["tool_calls"]]
+            functions = [call["function"] for call in message["tool_calls"]]
+            called = [ToolCall(name=function["name"], arguments=function["arguments"]) for function in functions]
             text = "\n".join([*filter(None, [message["content"]]), *map(parser.format_call, called)])
             message = {"role": message["role"], "content": text}
         written.append(message)
     return written
-
-
-def _named(function: dict[str, Any]) -> dict[str, Any]:
-    return {name: function[name] for name in ("name", "arguments")}
 
 
 def system_as_user(messages: Sequence[dict[str, Any]], *, first: bool) -> Messages:

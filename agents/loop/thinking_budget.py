@@ -16,7 +16,6 @@ from turntree.agents.engines.protocol import (
     Completion,
     Engine,
     FinishReason,
-    Sampling,
     TopLogprobs,
     TurnRequest,
     derive_seed,
@@ -54,9 +53,9 @@ class ThinkingBudget:
             return _closed(head, forced)
         prompt = (*request.prompt_ids, *head.token_ids, *forced)
         state = request.state and replace(request.state, exact=DialogueState.from_tokens(prompt).exact)
-        tail = await self._engine.generate(
-            replace(request, prompt_ids=prompt, sampling=_rest(sampling, left), state=state, draft=())
-        )
+        seed = None if sampling.seed is None else derive_seed(sampling.seed, 1)
+        rest = replace(sampling, max_tokens=left, seed=seed)
+        tail = await self._engine.generate(replace(request, prompt_ids=prompt, sampling=rest, state=state, draft=()))
         if tail.finish_reason is FinishReason.ABORT:
             return tail
         # A weight update may come between the pieces; the turn is as old as its oldest tokens.
@@ -66,11 +65,6 @@ class ThinkingBudget:
 
 def within_budget(engine: Engine, renderer: Renderer) -> Engine:
     return engine if renderer.max_thinking_tokens is None else ThinkingBudget(engine, renderer)
-
-
-def _rest(sampling: Sampling, max_tokens: int) -> Sampling:
-    seed = sampling.seed
-    return replace(sampling, max_tokens=max_tokens, seed=None if seed is None else derive_seed(seed, 1))
 
 
 def _closed(head: Completion, forced: tuple[int, ...]) -> Completion:

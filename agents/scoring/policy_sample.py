@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from turntree.agents.episodes.episode import Episode
-from turntree.envs.message import Message, Role
+from turntree.envs.message import Role
 from turntree.rewards import Sample
 
 #: key of ``Sample.metadata``: the environment's own reward, summed over the turns
@@ -28,6 +28,10 @@ def policy_sample(episode: Episode) -> Sample:
     task = episode.task
     own: dict[str, Any] = {ENVIRONMENT_REWARD: episode.reward}
     answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
+    results = [message.content for message in episode.messages if message.role is Role.TOOL]
+    # A last turn that was taken as a tool call is no answer. A tool message answers malformed calls too.
+    last = episode.turns[-1].observation if episode.turns else ()
+    called = any(message.role is Role.TOOL for message in last) or bool(answers and answers[-1].tool_calls)
     return Sample(
         turns=tuple(turn.text for turn in episode.turns),
         gold=task.answer if task is not None else "",
@@ -35,19 +39,8 @@ def policy_sample(episode: Episode) -> Sample:
         data_source=task.data_source if task is not None else "",
         task_id=task.id if task is not None else "",
         tool_calls=sum(len(message.tool_calls) for message in answers),
-        tool_errors=sum(map(_is_tool_error, episode.messages)),
+        tool_errors=sum(result.startswith(_ERROR) for result in results),
         truncated=episode.stop_reason.is_truncated(),
-        answered=not episode.turns or not _calls_tool(episode),
+        answered=not (episode.turns and called),
         metadata={**(task.metadata if task is not None else {}), **own},
     )
-
-
-def _calls_tool(episode: Episode) -> bool:
-    # A tool message answers malformed calls too.
-    answered_by_tool = any(message.role is Role.TOOL for message in episode.turns[-1].observation)
-    answers = [message for message in episode.messages if message.role is Role.ASSISTANT]
-    return answered_by_tool or bool(answers and answers[-1].tool_calls)
-
-
-def _is_tool_error(message: Message) -> bool:
-    return message.role is Role.TOOL and message.content.startswith(_ERROR)

@@ -74,7 +74,7 @@ def score_file(path: Path, out: Path, scorer: Scorer, fields: Fields | None = No
     """
     keep_apart(out, [path])
     fields = fields or Fields()
-    rows = list(_rows(path))
+    rows = list(json_lines(path, lambda number, problem: RowError(f"{path}, line {number}: {problem}")))
     if not rows:
         raise RowError(f"{path} has no rows; expected JSON Lines, one object per line")
     samples = [_sample(row, f"{path}, line {number}", fields) for number, row in rows]
@@ -111,10 +111,6 @@ def scored_to_dict(scored: Scored) -> dict[str, Any]:
             "flags": list(answer.flags),
         }
     return values
-
-
-def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    return json_lines(path, lambda number, problem: RowError(f"{path}, line {number}: {problem}"))
 
 
 def _sample(row: Mapping[str, Any], where: str, fields: Fields) -> Sample:

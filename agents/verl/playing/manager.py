@@ -130,7 +130,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         client = uuid4().hex
         names = {rank: server_name(rank, backend=rollout.name) for rank in range(replica_count(config))}
         pipes = {rank: TurnPipe(ray.get_actor(name), client) for rank, name in names.items()}
-        self._replicas = ReplicaTurns(pipes, lambda rank: _serving(names[rank]))
+        self._replicas = ReplicaTurns(pipes, lambda rank: ray.get_actor(names[rank]).serving.remote())
         self._restarted = is_restarted()
         if self._restarted:
             logger.warning("this agent-loop worker was restarted; it replays the episodes that were not handed over")
@@ -151,7 +151,9 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
         """Play the episodes of a batch; return when all are handed over."""
         validate, rows = _validates(batch), _rows(batch)
         if self._restarted:
-            pending = await _pending_groups("val" if validate else "train")
+            partition = "val" if validate else "train"
+            held = (await transfer_queue.async_kv_list(partition)).get(partition, {})
+            pending = {key for key, tag in held.items() if tag.get("status") in ("pending", "running")}
             self._handed_over |= {row["uid"] for row in rows} - pending
         if self._ahead is not None and not validate and any(row["uid"] not in self._handed_over for row in rows):
             await self._ahead.begin_step(int(rows[0]["global_steps"]))
@@ -280,15 +282,6 @@ def _end_run_on_error(playing: Future[None]) -> None:
     cause = describe(getattr(error, "cause", None) or error)  # Ray's own text is the worker's whole traceback
     logger.error("the run ends because episodes are permanently lost: %s", cause, exc_info=error)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-async def _pending_groups(partition: str) -> set[str]:
-    held = await transfer_queue.async_kv_list(partition)
-    return {key for key, tag in held.get(partition, {}).items() if tag.get("status") in ("pending", "running")}
-
-
-async def _serving(name: str) -> None:
-    await ray.get_actor(name).serving.remote()
 
 
 class _Group:
