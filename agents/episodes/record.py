@@ -28,7 +28,7 @@ from turntree.envs.message import Message
 from turntree.envs.task import Task
 
 logger = logging.getLogger(__name__)
-#: tuples of a completion; records of older versions lack the last ones
+# Fields of a completion that are tuples in Python and lists in JSON. Old records lack the last ones.
 _SEQUENCES = ("token_ids", "logprobs", "accepted", "behaviour_logprobs", "versions", "forced")
 _STEP = re.compile(r"step_\d+\.jsonl")
 UNFINISHED = "unfinished"  #: folder of a run in which `turntree serve` keeps the turns of unfinished sessions
@@ -97,6 +97,7 @@ def turn_to_dict(turn: Turn, context: tuple[int, ...]) -> dict[str, Any]:
         top = turn.completion.top
         completion["top"] = {"ids": top.ids.tolist(), "logprobs": top.logprobs.tolist(), "k": top.ids.shape[1]}
     completion["finish_reason"] = str(turn.completion.finish_reason)
+    # After the environment has shortened the dialogue, the prompt does not begin with the context.
     shared = len(context) if turn.prompt_ids[: len(context)] == context else 0
     return {
         "shared": shared,

@@ -11,7 +11,7 @@ from turntree.agents.episodes.episode import Episode
 from turntree.envs.message import Role
 from turntree.rewards import Sample
 
-#: key of ``Sample.metadata``: the environment's own reward, summed over the turns
+# Key of ``Sample.metadata``: the environment's own reward, summed over the turns.
 ENVIRONMENT_REWARD = "environment_reward"
 _ERROR = "Error:"  #: prefix of a tool message whose call failed by the policy's fault, see ``envs.tool_run``
 

@@ -29,13 +29,13 @@ class DraftingSglangServer(ExternalServer, SGLangHttpServer):
         super().__init__(*args, **kwargs)
         await self.relaunch()
 
-    @retry_after_restart  # Ray reads it from this method, not from the one below
+    @retry_after_restart  # Ray looks for the mark on this override, not on the base class's method
     async def sleep(self) -> None:
         await super().sleep()
         self._slept = True
 
     async def has_slept(self) -> bool:
-        """Return whether this process has freed memory; verl then takes it back before each update."""
+        """Return whether this process has freed memory, which must be taken back before each weight update."""
         return self._slept
 
     async def launch_server(self, *args: Any, **kwargs: Any) -> None:
