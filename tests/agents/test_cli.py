@@ -92,7 +92,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
-    assert said.row["turns cut off at a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
     assert "of the turns were cut off at a token limit" in said.out
     assert "warning: no episode called a tool, but the environment has calculator" in said.out

@@ -113,7 +113,7 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     cut = replace(first, completion=replace(first.completion, finish_reason=FinishReason.LENGTH))
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
     assert figures(result)["cut turns"] == 1
-    assert rows(result)["turns cut off at a token limit"] == "1 of 2"
+    assert rows(result)["turns cut at a limit of tokens"] == "1 of 2"
     assert "50% of the turns were cut off at a token limit" in figures(result)["warnings"][0]
     assert figures(result._replace(episodes=[]))["warnings"] == []
 
