@@ -28,12 +28,13 @@ from turntree.rewards.reading.thoughts import THOUGHTS, Thought
 
 logger = logging.getLogger(__name__)
 
-ASKED = {"role": "user", "content": "question"}
-SAID = "turntree-dummy-answer"
-_HEARD = "turntree-dummy-result"
-_TOLD = "turntree-dummy-system"
+# Texts of a dummy dialogue, by which the parts of a rendering are found.
+QUESTION = {"role": "user", "content": "question"}
+DUMMY_ANSWER = "turntree-dummy-answer"
+_DUMMY_RESULT = "turntree-dummy-result"
+_DUMMY_SYSTEM = "turntree-dummy-system"
 #: variables that a user may not set
-_GIVEN = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
+_RESERVED = frozenset(("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"))
 _PROBE: dict[str, Any] = {
     "name": "turntree_probe",
     "description": "probe",
@@ -58,8 +59,8 @@ class ChatTokenizer(Protocol):
 
 class ToolRole(StrEnum):
     PLAIN = "after any answer"
-    CALLED = "after a call alone"
-    AS_USER = "none: answers go in as user messages"
+    CALLED = "only after a call"
+    AS_USER = "none: answers are rendered as user messages"
 
 
 class ChatTemplate:
@@ -82,24 +83,26 @@ class ChatTemplate:
     @functools.cached_property
     def system(self) -> bool:
         """Whether a dialogue may begin with a system message."""
-        return self._shows([{"role": "system", "content": _TOLD}, ASKED], _TOLD, ASKED["content"])
+        return self._shows([{"role": "system", "content": _DUMMY_SYSTEM}, QUESTION], _DUMMY_SYSTEM, QUESTION["content"])
 
     @functools.cached_property
     def later_system(self) -> bool:
         """Whether a system message may follow an answer."""
-        answer = {"role": "assistant", "content": SAID}
-        return self._shows([ASKED, answer, {"role": "system", "content": _TOLD}, ASKED], SAID, _TOLD)
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        return self._shows(
+            [QUESTION, answer, {"role": "system", "content": _DUMMY_SYSTEM}, QUESTION], DUMMY_ANSWER, _DUMMY_SYSTEM
+        )
 
     @functools.cached_property
     def user_after_user(self) -> bool:
         """Whether two user messages may follow each other."""
-        return self._shows([ASKED, {"role": "user", "content": _TOLD}], ASKED["content"], _TOLD)
+        return self._shows([QUESTION, {"role": "user", "content": _DUMMY_SYSTEM}], QUESTION["content"], _DUMMY_SYSTEM)
 
     @functools.cached_property
     def _tool(self) -> tuple[ToolRole, bool, bool]:
         # The tool role, whether tool messages need ids and names, and whether ids must have nine letters. The least
         # demanding form that shows the answers wins.
-        bare = [{"role": "tool", "content": _HEARD}]
+        bare = [{"role": "tool", "content": _DUMMY_RESULT}]
         tries: tuple[tuple[ToolRole, Callable[..., str]], ...] = (
             (ToolRole.PLAIN, self._after_dummy),
             (ToolRole.CALLED, self._after_call),
@@ -112,7 +115,7 @@ class ChatTemplate:
                     shown = [render(template_messages.with_ids(form, needed=needed, nine=nine)) for form in answers]
                 except RenderError:
                     continue
-                if all(_HEARD in text for text in shown):
+                if all(_DUMMY_RESULT in text for text in shown):
                     return role, needed, nine
         return ToolRole.AS_USER, False, False
 
@@ -129,7 +132,7 @@ class ChatTemplate:
     def text_arguments(self) -> bool:
         """Whether a call's arguments must be JSON text."""
         call = {"type": "function", "id": "call00000", "function": {"name": "tool", "arguments": {"x": 1}}}
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}]
         return not self._shows(dialogue) and self._shows(template_messages.arguments_as_text(dialogue))
 
     @functools.cached_property
@@ -137,7 +140,7 @@ class ChatTemplate:
         """Whether a first prompt shows the tools that the template is given."""
         tools = [{"type": "function", "function": _PROBE}]
         try:
-            return _PROBE["name"] in self.render([ASKED], tools=tools, generation_prompt=True)
+            return _PROBE["name"] in self.render([QUESTION], tools=tools, generation_prompt=True)
         except RenderError:
             return False
 
@@ -161,11 +164,11 @@ class ChatTemplate:
     def _calling(self, call: ToolCall, number: str) -> str:
         function = {"name": call.name, "arguments": dict(call.arguments)}
         calls = [{"type": "function", "id": number, "function": function}]
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": "", "tool_calls": calls}]
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         try:
-            whole, before = self.render(dialogue), self.render([ASKED], generation_prompt=True)
+            whole, before = self.render(dialogue), self.render([QUESTION], generation_prompt=True)
         except RenderError:
             return ""
         # The generation prompt may hold an empty thought that a past answer lacks, so compare from the start.
@@ -200,7 +203,7 @@ class ChatTemplate:
     @functools.cached_property
     def _closing(self) -> str:
         # Some templates end the last answer of a dialogue differently from an answer that is followed.
-        followed = self._after_dummy([ASKED], generation_prompt=False)
+        followed = self._after_dummy([QUESTION], generation_prompt=False)
         if followed.startswith(self._last):
             return self._last
         first = self._to_special(followed)[-1:]
@@ -219,11 +222,11 @@ class ChatTemplate:
     @functools.cached_property
     def marks(self) -> Marks:
         """Special tokens, and other added tokens that the template writes around messages."""
-        answer = {"role": "assistant", "content": SAID}
-        system = [{"role": "system", "content": _TOLD}] if self.system else []
-        shown = self._try([*system, ASKED, answer, ASKED])
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        system = [{"role": "system", "content": _DUMMY_SYSTEM}] if self.system else []
+        shown = self._try([*system, QUESTION, answer, QUESTION])
         if self.tool_role is not ToolRole.AS_USER:
-            shown += self.after_answer([{"role": "tool", "content": _HEARD}])
+            shown += self.after_answer([{"role": "tool", "content": _DUMMY_RESULT}])
         texts = [self.tokenizer.decode([token], skip_special_tokens=False) for token in self.tokenizer.all_special_ids]
         for token in self.tokenizer.added_tokens_decoder.values():
             if token.special or str(token) in shown:
@@ -258,7 +261,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def _generation_prompt(self) -> str:
-        return self.render([ASKED], generation_prompt=True).removeprefix(self.render([ASKED]))
+        return self.render([QUESTION], generation_prompt=True).removeprefix(self.render([QUESTION]))
 
     @property
     def _sources(self) -> list[str]:
@@ -276,7 +279,7 @@ class ChatTemplate:
             plain = re.sub(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}", "", source)
             parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
             variables |= meta.find_undeclared_variables(parsed)
-        return tuple(sorted(variables - _GIVEN - set(self.tokenizer.special_tokens_map)))
+        return tuple(sorted(variables - _RESERVED - set(self.tokenizer.special_tokens_map)))
 
     def _check_variables(self) -> None:
         for name in self.variables:
@@ -288,9 +291,9 @@ class ChatTemplate:
 
     def _opening_tokens(self) -> tuple[int, ...]:
         # If no token ends an answer, the tokens that begin the next message do.
-        following: list[list[dict[str, Any]]] = [[ASKED]]
+        following: list[list[dict[str, Any]]] = [[QUESTION]]
         if self.tool_role is not ToolRole.AS_USER:
-            following.append([{"role": "tool", "content": _HEARD}])
+            following.append([{"role": "tool", "content": _DUMMY_RESULT}])
         firsts = [self.tokens(self.after_answer(messages, generation_prompt=False))[:1] for messages in following]
         return tuple(token for tokens in firsts for token in tokens if token in self.special)
 
@@ -365,9 +368,9 @@ class ChatTemplate:
             return ""
 
     def _after_dummy(self, messages: list[dict[str, Any]], *, generation_prompt: bool = True) -> str:
-        answer = {"role": "assistant", "content": SAID}
-        text = self.render([ASKED, answer, *messages], generation_prompt=generation_prompt)
-        _, found, after = text.partition(SAID)
+        answer = {"role": "assistant", "content": DUMMY_ANSWER}
+        text = self.render([QUESTION, answer, *messages], generation_prompt=generation_prompt)
+        _, found, after = text.partition(DUMMY_ANSWER)
         if not found:
             raise RenderError(f"the chat template drops the text of an assistant message; it rendered {text!r}")
         return after
@@ -393,7 +396,7 @@ class ChatTemplate:
             }
             for number, message in enumerate(m for m in answers if m["role"] == "tool")
         ]
-        dialogue: list[dict[str, Any]] = [ASKED, {"role": "assistant", "content": SAID, "tool_calls": calls}]
+        dialogue: list[dict[str, Any]] = [QUESTION, {"role": "assistant", "content": DUMMY_ANSWER, "tool_calls": calls}]
         if self.text_arguments:
             dialogue = template_messages.arguments_as_text(dialogue)
         return dialogue, self.render(dialogue)
