@@ -210,7 +210,7 @@ class EpisodeWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[misc
 
     async def _reverify_group(self, uid: str) -> None:
         row = self._ended_groups.ended[uid].row
-        await self._pass_on(row, await self._player.play_again(uid), validate=False)
+        await self._pass_on(row, await self._player.reverify_group(uid), validate=False)
 
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False

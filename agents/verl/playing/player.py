@@ -122,7 +122,7 @@ class EpisodePlayer:
             self._waiting[row["uid"]] = played
         return await self._finish(played)
 
-    async def play_again(self, name: Any) -> list[EpisodeOutput]:
+    async def reverify_group(self, name: Any) -> list[EpisodeOutput]:
         """Re-verify an ended group under the newest weights, and continue where they sample otherwise."""
         played = await asyncio.gather(*map(self._reverify, self._waiting[name]))
         self._waiting[name] = played

@@ -127,15 +127,15 @@ def _draft_tokens(engine_kwargs: Mapping[str, Any] | None) -> int:
     return int(speculative["num_speculative_tokens"]) if drafts_by_turntree(speculative) else 0
 
 
-class _Asked:
+class _SentRequest:
     def __init__(self, fields: dict[str, Any]) -> None:
         self.fields = fields
         self.output: Any = None  # vLLM's last output for the request
-        self.landed = False  # whether vLLM has it and verl's server no longer counts it in ``_admitting``
+        self.admitted = False  # whether vLLM has it and verl's server no longer counts it in ``_admitting``
 
 
 # verl's server passes on few request parameters and returns only tokens, so both travel around it in this variable.
-_ASKED: ContextVar[_Asked | None] = ContextVar("asked", default=None)
+_SENT: ContextVar[_SentRequest | None] = ContextVar("sent", default=None)
 
 
 def note_requests(server: Any) -> None:
@@ -150,33 +150,33 @@ def note_requests(server: Any) -> None:
 
     async def add_noted(*args: Any, **kwargs: Any) -> Any:
         added = await add_request(*args, **kwargs)
-        asked = _ASKED.get()
-        if asked is not None:
-            asked.landed = True
+        sent = _SENT.get()
+        if sent is not None:
+            sent.admitted = True
             server._admitting -= 1
         return added
 
     async def generate_noted(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        asked = _ASKED.get()
-        if asked is not None:
-            kwargs["sampling_params"] = sampling_params(asked.fields)
+        sent = _SENT.get()
+        if sent is not None:
+            kwargs["sampling_params"] = sampling_params(sent.fields)
         try:
             async for output in generate(*args, **kwargs):
-                if asked is not None:
-                    asked.output = output
-                    _count_back(server, asked)
+                if sent is not None:
+                    sent.output = output
+                    _recount(server, sent)
                 yield output
         finally:
-            if asked is not None:
-                _count_back(server, asked)
+            if sent is not None:
+                _recount(server, sent)
 
     engine.generate, engine.add_request = generate_noted, add_noted
 
 
-def _count_back(server: Any, asked: _Asked) -> None:
-    # From here on verl's server counts the request off itself.
-    server._admitting += asked.landed
-    asked.landed = False
+def _recount(server: Any, sent: _SentRequest) -> None:
+    # verl's server counts the request off itself after its output, so count it in again.
+    server._admitting += sent.admitted
+    sent.admitted = False
 
 
 class _ServerTurns(ServedTurns):
@@ -192,13 +192,14 @@ class _ServerTurns(ServedTurns):
         self._server = server
 
     async def _ask(self, name: str, asked: VllmRequest) -> Any:
-        sent, parameters = _Asked(asked.fields), {"max_tokens": asked.fields["max_tokens"]}
-        before = _ASKED.set(sent)
+        # verl's ``generate`` keeps its gate, its adapters and its aborts in front of the engine.
+        sent, parameters = _SentRequest(asked.fields), {"max_tokens": asked.fields["max_tokens"]}
+        before = _SENT.set(sent)
         try:
             call = vLLMHttpServer.generate(self._server, asked.prompt, parameters, name, priority=asked.priority)
             await self._server.alive(call)
         finally:
-            _ASKED.reset(before)
+            _SENT.reset(before)
         return sent.output
 
     async def _abort(self, names: Sequence[str]) -> None:

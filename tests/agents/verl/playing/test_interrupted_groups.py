@@ -60,7 +60,7 @@ class Player:
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
 
-    async def play_again(self, uid: str) -> list[Any]:
+    async def reverify_group(self, uid: str) -> list[Any]:
         self.versions[uid] = self.resuming.newest.version
         return []
 
@@ -196,7 +196,7 @@ async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten
         await finish(worker, queue, "a")
     monkeypatch.setattr(queue, "async_kv_batch_put", noted)
     monkeypatch.setattr(worker, "_compute_score", fail)
-    monkeypatch.setattr(worker._player, "play_again", outputs)
+    monkeypatch.setattr(worker._player, "reverify_group", outputs)
     if again:
         await worker.reverify(2)
     else:
@@ -227,7 +227,7 @@ async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(
     if late:
         worker._player.resuming.newest.version = 1
         worker._ended_groups.begin_step(1, queue.held)
-        monkeypatch.setattr(worker._player, "play_again", fail)
+        monkeypatch.setattr(worker._player, "reverify_group", fail)
         with pytest.raises(Full):
             await finish(worker, queue, "b")
     else:

@@ -58,7 +58,7 @@ async def test_a_group_that_waits_is_reverified_and_scored_again_under_the_newes
     assert player.resuming is not None
     engine.version = 1
     player.resuming.newest.see(1)
-    again = await player.play_again("group")
+    again = await player.reverify_group("group")
     assert versions(again) == {(1, 1)}
     assert player.version_of("group") == 1
     assert again[0].reward_score < first[0].reward_score, "its last turn is longer now"
@@ -97,7 +97,7 @@ async def test_a_group_that_cannot_be_reverified_is_masked_and_not_waited_for(ro
     engine.lost = True
     assert player.resuming is not None
     player.resuming.newest.see(1)
-    (output,) = await player.play_again("group")
+    (output,) = await player.reverify_group("group")
     assert output.masked
     assert player.version_of("group") == 1
 
@@ -109,7 +109,7 @@ async def test_a_group_that_is_left_out_is_kept_no_longer_and_counts_as_untraine
     await player.play_group(SAMPLING, forking, lambda: engine, size=1)
     player.forget("group")
     with pytest.raises(KeyError):
-        await player.play_again("group")
+        await player.reverify_group("group")
     player.forget("group")
     assert player.resuming is not None
     assert not any(request.sampling.seed in player.resuming.trained for request in engine.requests)
