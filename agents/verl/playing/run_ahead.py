@@ -89,8 +89,8 @@ class RowForecast:
         while len(self._ready) * self._fetched < self._batch:
             self._ready.append(next(self._chunks))
         positions = [position for chunk in self._ready for position in chunk][: self._batch]
-        rows = (self._rows[position] for position in positions)
-        return [{**{name: row[name] for name in _USED if name in row}, "global_steps": step} for row in rows]
+        expected = (self._rows[position] for position in positions)
+        return [{**{name: row[name] for name in _USED if name in row}, "global_steps": step} for row in expected]
 
     def _follow(self, submitted: list[int]) -> bool:
         # Two epochs: the trainer may have resumed anywhere in one of them.

@@ -240,7 +240,7 @@ class TurnServer:
         self._counters.collect(named)
 
     async def close_step(self, step: int, counters: Mapping[str, float]) -> None:
-        """Close a step after weight update ``step``; run-ahead stays paused until ``resume``."""
+        """Close a step after weight update ``step``, which was trained on all turns so far; run-ahead stays paused."""
         self.step = step
         await self._resume_once()
         await self.swap()
@@ -274,6 +274,7 @@ class TurnServer:
         return self._counters.read(counters, self._swaps)
 
     async def save_state(self, folder: Path, step: int) -> None:
+        # Nothing may change the stores while they are collected.
         was_running = self._ahead is not None and self._ahead.going
         await self.pause()
         try:
@@ -312,9 +313,11 @@ class ServingTurns:
 
     @retry_after_restart
     async def ready(self) -> str:
+        # Ray runs this only after the constructor, so the engine has started.
         return self._life.id
 
     async def serving(self) -> None:
+        # A restarted server does not have the trainer's weights at first.
         await self._life.wait_for_weights()
 
     async def submit_turns(self, client: str, requests: Sequence[NumberedRequest]) -> str:
