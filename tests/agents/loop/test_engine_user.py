@@ -67,9 +67,7 @@ def test_a_simulated_user_hears_the_agent_and_says_its_own_words_and_no_tool() -
     ]
 
 
-def test_a_dialogue_goes_on_until_the_simulated_user_leaves(
-    renderer: Renderer, thread: EventThread, shop: Path
-) -> None:
+def test_a_dialogue_goes_on_until_the_simulated_user_leaves(renderer, thread, shop):
     engine = listener(renderer, "My mug is broken.", "Number 1.", f"Thanks. {LEAVE}")
     env = RetailService(
         data=shop, simulated_user=EngineSimulatedUser(EngineParticipant(engine, renderer), thread), system_prompt=""

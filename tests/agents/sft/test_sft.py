@@ -74,9 +74,7 @@ def test_a_loss_on_all_tokens_would_be_noticed(shop: Path, renderer: Renderer) -
     assert trained_text(every, renderer) != SAID
 
 
-def test_a_common_beginning_is_computed_once_with_the_same_gradients(
-    shop: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_common_beginning_is_computed_once_with_the_same_gradients(shop, renderer, monkeypatch):
     views = source(renderer).solutions(6).views
     model = random_llama(len(renderer.tokenizer), max_position_embeddings=2048)
 
@@ -101,9 +99,7 @@ def test_a_common_beginning_is_computed_once_with_the_same_gradients(
     assert not all(torch.allclose(one, other, rtol=1e-3, atol=1e-6) for one, other in zip(cut, theirs, strict=True))
 
 
-def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(
-    turntree: Callable[..., Said], sft: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(turntree, sft, tmp_path):
     figures = sft(SHOP, "--tasks", 8, "--steps", 12, "--lr", 0.01, "--json").json
     assert (figures["demonstrations"], figures["steps"]) == (8, 12)
     assert figures["loss_last"] < 0.8 * figures["loss_first"]
@@ -116,9 +112,7 @@ def test_a_model_learns_its_demonstrations_and_is_a_folder_that_eval_takes(
     assert json.loads((tmp_path / "out/sft.json").read_text()) == figures
 
 
-async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
-    shop: Path, renderer: Renderer, llama3: Any, tmp_path: Path
-) -> None:
+async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(shop, renderer, llama3, tmp_path):
     from turntree.agents.engines.scripted import ScriptedEngine
     from turntree.agents.loop.rollout import rollout
 
@@ -147,9 +141,7 @@ async def test_of_a_recorded_run_only_episodes_above_the_bound_are_used(
     assert trained_text(source(other).recorded(tmp_path).views[0], other) == ["31<|eot_id|>"]
 
 
-def test_dialogues_of_openai_messages_are_rendered_as_rollouts_are(
-    shop: Path, renderer: Renderer, tmp_path: Path
-) -> None:
+def test_dialogues_of_openai_messages_are_rendered_as_rollouts_are(shop, renderer, tmp_path):
     ours = source(renderer)
     (played,) = ours.solutions(1).views
     call = {"id": "1", "type": "function", "function": {"name": "price", "arguments": '{"product": "apple"}'}}
@@ -191,9 +183,7 @@ def test_the_answer_is_the_solution_of_an_environment_without_tools(shop: Path, 
 
 
 @pytest.mark.parametrize(("words", "said"), table(__file__, "refused_demonstrations"))
-def test_what_cannot_be_learnt_is_refused_with_what_to_do(
-    words: str, said: str, sft: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_what_cannot_be_learnt_is_refused_with_what_to_do(words, said, sft, tmp_path):
     for name, text in table(__file__, "dialogue_files").items():
         (tmp_path / name).write_text(text.replace("LONG", "1 " * 3000))
     done = sft(*(word.replace("{at}", str(tmp_path)) for word in words.split()))

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from real_training import SAMPLES, read_lines, run_training
 
@@ -15,9 +13,7 @@ BY_FUNCTION = (
 )
 
 
-def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_out(
-    tiny_model: Path, tmp_path: Path
-) -> None:
+def test_verl_trains_by_turntrees_rewards_and_a_group_without_a_score_is_left_out(tiny_model, tmp_path):
     trained = run_training(
         tiny_model,
         tmp_path,

@@ -93,9 +93,7 @@ async def finish(worker: Any, queue: Queue, uid: str) -> None:
     await worker._carrier
 
 
-async def test_a_group_that_waits_is_reverified_once_a_version_and_forgotten_when_it_was_trained_on(
-    worker: Any, queue: Queue
-) -> None:
+async def test_a_group_that_waits_is_reverified_once_a_version_and_forgotten_when_it_was_trained_on(worker, queue):
     await finish(worker, queue, "a")
     await finish(worker, queue, "b")
     assert reverified(worker) == {"a": 0, "b": 0}
@@ -149,9 +147,7 @@ async def test_an_older_answer_of_the_queue_does_not_come_last(worker, queue, mo
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_group_that_is_trained_on_as_soon_as_it_is_reverified_is_gone(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
+async def test_a_group_that_is_trained_on_as_soon_as_it_is_reverified_is_gone(worker, queue, monkeypatch, again):
     """Control: a group that was never handed over stays."""
     put = queue.async_kv_batch_put
     if again:
@@ -175,9 +171,7 @@ async def test_a_group_that_is_trained_on_as_soon_as_it_is_reverified_is_gone(
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
+async def test_a_group_whose_reward_cannot_be_computed_is_left_out_and_forgotten(worker, queue, monkeypatch, again):
     async def fail(*_: Any, **__: Any) -> None:
         raise OSError("the reward loop is gone")
 
@@ -216,9 +210,7 @@ class Full(Exception):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(
-    worker: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
+async def test_what_cannot_be_handed_over_or_reverified_ends_the_workers_call(worker, queue, monkeypatch, late):
     await finish(worker, queue, "a")
 
     async def fail(*_: Any, **__: Any) -> None:
@@ -293,9 +285,7 @@ class Calls:
         return SimpleNamespace(future=Future)
 
 
-async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_apart(monkeypatch):
     monkeypatch.setattr(manager, "transfer_queue", SimpleNamespace(kv_list=lambda partition: {}))
     made: list[Any] = []
     one = EpisodeManager.__new__(EpisodeManager)
@@ -310,9 +300,7 @@ async def test_every_worker_hears_of_a_step_and_a_task_that_comes_twice_is_told_
     assert told == [(0, [0]), (1, [0]), (2, 1), (2, [1]), (0, [1]), (1, 1)]
 
 
-async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_resumed_run_plays_what_had_ended_anew_and_finds_no_row_of_before(monkeypatch):
     prompt = {"is_prompt": True, "global_steps": 2}
     held = {
         "a": {**prompt, "status": "finished"},

@@ -252,9 +252,7 @@ def test_environments_of_the_same_settings_share_a_memo_where_the_run_wants_one(
     assert other.memo is not one.memo
 
 
-async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(
-    stage: Stage, own_rewards: None, tmp_path: Path
-) -> None:
+async def test_a_group_is_scored_together_by_the_rewards_of_the_configuration(stage, own_rewards, tmp_path):
     @reward("first_half", group=True)
     def first_half(samples: Sequence[Sample]) -> list[float]:
         assert len(samples) == 3

@@ -139,9 +139,7 @@ async def play(servers: Sequence[Server], step: int, *, turns: int = 3, reuse: b
 
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
 @pytest.mark.parametrize("shared", [True, False])
-async def test_what_one_replica_sampled_is_in_the_store_of_the_other(
-    broker: TurnBroker, run: dict[str, Any], shared: bool
-) -> None:
+async def test_what_one_replica_sampled_is_in_the_store_of_the_other(broker, run, shared):
     """Control: without a broker the stores stay empty."""
     servers = await pair(shared=shared, run=run)
     await play(servers, 1)
@@ -168,9 +166,7 @@ async def test_turns_of_validations_are_given_to_nobody(broker: TurnBroker, run:
     assert [server.held for server in servers] == [3, 3], "the control: turns of training are"
 
 
-async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(
-    broker: TurnBroker,
-) -> None:
+async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_given_to_nobody(broker):
     servers = await pair()
     assert await servers[1].generate([1, 2], {"max_tokens": 8}, "r") == "verl's own answer to r"
     await play(servers, 1, turns=0)
@@ -178,9 +174,7 @@ async def test_verls_own_agent_loops_are_answered_by_verl_and_their_turns_are_gi
 
 
 @pytest.mark.parametrize("most", [1024, 1 << 20])
-async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(
-    broker: TurnBroker, most: int
-) -> None:
+async def test_store_and_broker_stay_within_their_bounds_whatever_the_others_give(broker, most):
     """Control: with the larger bound all turns arrive."""
     forest = ForestConfig(max_tokens=most, max_cold_tokens=most, rollouts_per_state=1 << 10)
     servers = await pair(forest=forest, length=lambda number: 15)
@@ -226,9 +220,7 @@ async def test_no_stored_turn_is_chosen_by_its_length(broker: TurnBroker) -> Non
     assert await used(LENGTHS[0]) == await used(LENGTHS[1])
 
 
-async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
-    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(broker, monkeypatch):
     """Control of the test above."""
     take = Ledger.take
 
@@ -241,9 +233,7 @@ async def test_stored_turns_that_are_chosen_by_their_length_are_noticed(
 
 
 @pytest.mark.parametrize("run", [{}, REPLAY], ids=["plain", "reuse"])
-async def test_a_resumed_replica_goes_on_as_the_unbroken_one(
-    broker: TurnBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: dict[str, Any]
-) -> None:
+async def test_a_resumed_replica_goes_on_as_the_unbroken_one(broker, monkeypatch, tmp_path, run):
     run = {**run, "checkpoint_dir": str(tmp_path)}
     unbroken = await pair(run=run)
     await play(unbroken, 1)
@@ -298,9 +288,7 @@ async def test_a_server_that_answers_no_requests_serves_as_verls(broker: TurnBro
     assert not await server.step_counters()
 
 
-async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_restarted_server_samples_nothing_until_it_has_the_trainers_weights(monkeypatch):
     monkeypatch.setattr(restarts, "is_restarted", lambda: True)
     server = Server(run=REPLAY)
     await server.serve_turns(shared=False)

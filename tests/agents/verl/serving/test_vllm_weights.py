@@ -1,6 +1,5 @@
 import asyncio
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,9 +81,7 @@ os._exit(1)
 """
 
 
-async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_server_that_dies_with_weights_on_their_way_is_given_up(tmp_path, monkeypatch, caplog):
     from turntree.agents.verl.serving import vllm_weights
 
     ended: list[Any] = []
