@@ -62,7 +62,7 @@ def configure(
             "episodes.record",
             "files",
             "gateway",
-            "verl.records.learning_warnings",
+            "verl.records.step_checks",
             "verl.run.resume",
             "viewer.source",
         )

@@ -44,7 +44,7 @@ class ProgramPlay(EpisodeDriver):
 
     async def episode(self, index: int | None) -> Episode:
         """Play task ``index``; ``None`` plays the given task, or one that the environment draws."""
-        return replace(await self.to_end(self.run(index)), others=self.side_episodes)
+        return replace(await self.to_end(self.run(index)), extra_dialogues=self.side_episodes)
 
     async def run(self, index: int | None) -> StopReason:
         info = await self.begin(index)

@@ -31,9 +31,9 @@ from turntree.agents.verl.config.compose import Composition, compose
 from turntree.agents.verl.config.sections import logged_error
 from turntree.agents.verl.config.settings import TrainSettings
 from turntree.agents.verl.episodes.dataset import make_env
-from turntree.agents.verl.records.lost_steps import first_failure
 from turntree.agents.verl.records.phases import Phase
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.records.step_checks import first_failure
 from turntree.agents.verl.records.step_reports import StepReport
 from turntree.agents.verl.run import prefork
 from turntree.agents.verl.run.full_disk import full_disk

@@ -63,7 +63,7 @@ def _register_rollout() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     RolloutReplicaRegistry.register(ROLLOUT_NAME, _load_replica)
-    _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.serving.weights.WeightSender"
+    _ROLLOUT_REGISTRY[(ROLLOUT_NAME, "async")] = "turntree.agents.verl.serving.local.WeightSender"
     RolloutReplicaRegistry.register("vllm", _load_vllm_replica)
     _ROLLOUT_REGISTRY[("vllm", "async")] = "turntree.agents.verl.serving.vllm_weights.VllmWeightSender"
     RolloutReplicaRegistry.register("sglang", _load_sglang_replica)
@@ -71,7 +71,7 @@ def _register_rollout() -> None:
 
 
 def _load_replica() -> type:
-    from turntree.agents.verl.serving.replica import TurntreeReplica
+    from turntree.agents.verl.serving.local import TurntreeReplica
 
     return TurntreeReplica
 

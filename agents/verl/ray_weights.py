@@ -22,8 +22,8 @@ from ray.exceptions import RayActorError
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from turntree.agents.verl.names import ROLLOUT_NAME
+from turntree.agents.verl.serving.local import buckets_of
 from turntree.agents.verl.serving.restarts import RESEND
-from turntree.agents.verl.serving.weights import buckets_of
 
 logger = logging.getLogger(__name__)
 

@@ -92,7 +92,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
     assert result.row["turns cut by a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
-    assert "of the turns were cut at a limit of tokens" in result.out
+    assert "of the turns were cut off at a token limit" in result.out
     assert "warning: no episode called a tool, but the environment has calculator" in result.out
     assert "warning: the rewards are equal in every group" in result.out
 
@@ -146,7 +146,7 @@ def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_mod
 
 
 def test_a_steps_line_names_the_reason_of_a_missing_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    result = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
+    result = "4 of 4 programs gave no answer; the first error of step 3 (program, e): [Errno 2] gone"
     passes = "nan tokens per forward pass"
     for turns, error, words in ((0.0, result, "no turns sampled"), (1.5, "", passes)):
         metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}

@@ -239,7 +239,7 @@ _SERVER: ContextVar[Any] = ContextVar("server")
 @cache
 def _note_servers() -> None:
     """In this process, whatever environments it makes."""
-    from turntree.agents.verl.serving.turn_pipe import TurnPipe
+    from turntree.agents.verl.serving.turns import TurnPipe
 
     generate = TurnPipe.generate
 

@@ -9,10 +9,9 @@ from collections.abc import Callable, Collection
 from time import perf_counter
 
 from turntree.agents.progress import SILENCE
-from turntree.agents.verl.records.learning_warnings import LearningWarnings
-from turntree.agents.verl.records.lost_steps import LostSteps
 from turntree.agents.verl.records.phases import Phase, PhaseReader
 from turntree.agents.verl.records.recording import RunFolder
+from turntree.agents.verl.records.step_checks import FailedSteps, LearningWarnings
 from turntree.agents.verl.records.step_reports import StepReader, StepReport
 
 
@@ -37,7 +36,7 @@ class Progress:
     ) -> None:
         self.step = step
         self._steps_in_all = "" if steps is None else f" of {steps}"
-        self.lost = LostSteps(folder)
+        self.lost = FailedSteps(folder)
         self._folder, self._tools = folder, tools
         self._on_step, self._on_phase = on_step, on_phase
         self._began = self._told = perf_counter()

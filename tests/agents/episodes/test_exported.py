@@ -122,7 +122,7 @@ def test_failed_ungraded_and_text_alone_are_kept_without_a_reward_or_counted(tmp
     lonely = replace(spoken("\ud800 hm"), turns=(sampled(3, prompt=(1,)),))
     failed = replace(lonely, stop_reason=StopReason.FAILURE, failure="no disk")
     silent = replace(lonely, turns=(sampled(prompt=()),))
-    beside = replace(lonely, others=(lonely,))
+    beside = replace(lonely, extra_dialogues=(lonely,))
     with EpisodeWriter(path) as writer:
         for session, episode in enumerate((failed, replace(lonely, ungraded=("grade",)), silent, beside)):
             writer.write(episode, step=1, index=0, session=session, session_id=f"s{session}")

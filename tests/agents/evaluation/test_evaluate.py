@@ -112,7 +112,7 @@ async def test_counts_are_summed_over_turns(renderer: Renderer) -> None:
     result = EvalResult("", "", 1, [replace(episode, turns=(cut, second))], 0.0)
     assert figures(result)["cut turns"] == 1
     assert rows(result)["turns cut by a token limit"] == "1 of 2"
-    assert "50% of the turns were cut at a limit of tokens" in figures(result)["warnings"][0]
+    assert "50% of the turns were cut off at a token limit" in figures(result)["warnings"][0]
     assert figures(result._replace(episodes=[]))["warnings"] == []
 
 

@@ -100,8 +100,8 @@ async def test_the_trainers_sampling_is_the_programs_whatever_it_asks_for(engine
 async def test_sub_agents_are_side_dialogues_of_the_one_that_ended_last(engine, renderer):
     episode = await play(engine, renderer, "delegates")
     assert (len(episode.turns), episode.reward) == (2, 1.0)
-    assert sorted(other.messages[0].content for other in episode.others) == ["part a", "part b"]
-    for other in episode.others:
+    assert sorted(other.messages[0].content for other in episode.extra_dialogues) == ["part a", "part b"]
+    for other in episode.extra_dialogues:
         assert (len(other.turns), other.shared_turns, other.masked) == (1, 0, False)
         assert other.task == env("delegates").task(3)
     assert episode_from_dict(episode_to_dict(episode)) == episode
@@ -109,7 +109,7 @@ async def test_sub_agents_are_side_dialogues_of_the_one_that_ended_last(engine, 
 
 async def test_a_branch_shares_its_first_turns(engine: SpokenEngine, renderer: Renderer) -> None:
     episode = await play(engine, renderer, "forgets")
-    (other,) = episode.others
+    (other,) = episode.extra_dialogues
     assert (len(episode.turns), len(other.turns), other.shared_turns, episode.shared_turns) == (2, 2, 1, 0)
     assert other.turns[0].completion == episode.turns[0].completion
     assert other.messages[2].content == "Are you sure?"

@@ -42,4 +42,4 @@ async def test_an_agent_of_an_sdk_is_played_as_it_is(agent, chatml, renderer, wo
     assert (episode.stop_reason, episode.failure, episode.reward) == (StopReason.DONE, "", reward)
     assert [message.content for message in episode.messages if message.role == "tool"] == tool
     assert [turn.text for turn in episode.turns] == words[: len(tool) + 1]
-    assert not episode.others
+    assert not episode.extra_dialogues

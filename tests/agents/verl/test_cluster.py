@@ -87,4 +87,4 @@ def test_a_cluster_that_runs_trains_an_environment_of_the_callers_and_tells_that
     failures = {record.episode.failure for record in trained.records(1).values()}
     assert all("the disk of this environment is full" in failure for failure in failures), "its own environment"
     assert trained.status == 1
-    assert "every episode of step 1 was lost to the env" in caplog.text
+    assert "every episode of step 1 failed because of the env" in caplog.text

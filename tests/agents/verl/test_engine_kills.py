@@ -79,11 +79,11 @@ def test_every_episode_is_played_to_its_end(killed: Training, step: int) -> None
 
 
 def test_what_was_lost_is_counted(killed: Training) -> None:
-    first, second, third, fourth = (row.get("turntree/lost_engine", 0) for row in metrics(killed))
+    first, second, third, fourth = (row.get("turntree/failed_attempts/engine", 0) for row in metrics(killed))
     assert (first, fourth) == (0, 0)
     assert min(second, third) >= 1
     # vLLM's engine ended with its server, else the environment would have failed.
-    assert not any(row.get("turntree/lost_environment") for row in metrics(killed))
+    assert not any(row.get("turntree/failed_attempts/environment") for row in metrics(killed))
 
 
 def test_a_restarted_engine_samples_with_the_trainers_weights(killed: Training, policy: Path) -> None:
@@ -131,7 +131,7 @@ def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: 
         require_whole(thinned, step)
     for row in metrics(thinned):
         assert row["training/rollout_probs_diff_max"] < 1e-4
-    assert metrics(thinned)[1]["turntree/lost_engine"] >= 1
+    assert metrics(thinned)[1]["turntree/failed_attempts/engine"] >= 1
 
 
 def test_a_killed_replica_gets_the_turns_of_the_broker_back(thinned: Training) -> None:

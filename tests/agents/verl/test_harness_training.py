@@ -52,9 +52,9 @@ def test_all_dialogues_of_an_episode_have_its_reward(trained: Training) -> None:
         for (index, _), record in records.items():
             episode = record.episode
             assert not episode.masked
-            assert len(episode.others) == (0 if index == BROKEN else 2)
+            assert len(episode.extra_dialogues) == (0 if index == BROKEN else 2)
             assert episode.reward == 0 or index != BROKEN
-            paid += [episode.reward] * (1 + len(episode.others))
+            paid += [episode.reward] * (1 + len(episode.extra_dialogues))
         mean = sum(paid) / len(paid)
         assert report.metrics["critic/score/mean"] == pytest.approx(mean, rel=1e-4)
 

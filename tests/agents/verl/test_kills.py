@@ -80,7 +80,10 @@ def test_every_episode_is_played_to_its_end(killed: Training, step: int) -> None
 def test_what_was_lost_is_counted_by_kind(killed: Training) -> None:
     def lost(step: int) -> dict[str, float]:
         metrics = killed.reports[step - 1].metrics
-        return {kind: metrics.get(f"turntree/lost_{kind}", 0) for kind in ("tool", "reward", "engine", "environment")}
+        return {
+            kind: metrics.get(f"turntree/failed_attempts/{kind}", 0)
+            for kind in ("tool", "reward", "engine", "environment")
+        }
 
     assert lost(1) == {"tool": 1, "reward": 0, "engine": 0, "environment": 0}
     assert lost(2)["engine"] >= 1
@@ -106,8 +109,8 @@ def test_a_prompt_that_outgrows_the_row_is_a_truncated_row(killed: Training) -> 
 
 def test_the_last_words_are_the_first_failure(killed: Training, said: list[str]) -> None:
     assert killed.status == 1
-    assert "every episode of step 6, 7 was lost to the environment" in said[-1]
-    assert "the first failure of step 7 is the environment's of task deadly/2" in said[-1]
+    assert "every episode of step 6, 7 failed because of the environment" in said[-1]
+    assert "the first failure of step 7 (environment, task deadly/2 in" in said[-1]
     assert said[-1].endswith("OSError: the disk is full")
 
 

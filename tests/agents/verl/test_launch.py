@@ -96,7 +96,7 @@ def test_an_environment_with_few_tasks_is_trained_on_all_of_them(prepared, monke
     with pytest.raises(ConfigError, match=r"data\.train_batch_size=6 tasks, and there are 5 .*train_batch_size=5"):
         prepared(*FEW, "data.train_batch_size=6", config="turntree.env=turntree/GSM8K-v0")
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"has 5 tasks .* 6 were asked for"):  # who names a number means it
+    with pytest.raises(ConfigError, match=r"has only 5 tasks .* 6 were requested"):  # who names a number means it
         prepared(*FEW, "turntree.train_tasks=6", config="turntree.env=turntree/GSM8K-v0")
 
 
@@ -128,7 +128,7 @@ def test_the_runs_settings_reach_the_servers_and_the_agent_loops(prepared: Calla
 
 
 def test_a_data_set_without_rules_is_found_before_anything_is_started(prepared: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match=r"'arithmetic' has no rules .* turntree\.answer_format=math"):
+    with pytest.raises(ConfigError, match=r"'arithmetic' has no answer format.* turntree\.answer_format=math"):
         prepared("turntree.rewards={answer: 1}")
 
 
@@ -223,7 +223,7 @@ def test_what_a_process_of_verl_finds_wrong_with_the_configuration_is_one_line(r
     assert re.fullmatch(r"raise rollout\.n; all output of verl is in \S+", record.getMessage())
 
 
-@pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "lost_steps"))
+@pytest.mark.parametrize(("shares", "played", "said"), table(__file__, "failed_steps"))
 def test_a_run_that_plays_nothing_to_its_end_is_a_failed_one(run, caplog, shares, played, said):
     waits = str(played if played < len(shares) else None)  # there it must be given up
     reports: list[StepReport] = []

@@ -27,8 +27,7 @@ from turntree.agents.verl.platform_cpu import PlatformCPU
 
 def test_verl_runs_on_the_cpu_platform_with_our_backend_once_the_plugin_is_loaded() -> None:
     assert isinstance(get_platform(), PlatformCPU)
-    from turntree.agents.verl.serving.replica import TurntreeReplica
-    from turntree.agents.verl.serving.weights import WeightSender
+    from turntree.agents.verl.serving.local import TurntreeReplica, WeightSender
 
     assert RolloutReplicaRegistry.get("turntree") is TurntreeReplica
     assert get_rollout_class("turntree") is WeightSender

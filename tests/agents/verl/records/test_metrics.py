@@ -45,7 +45,7 @@ def counters() -> dict[str, float]:
 
 
 def test_all_that_is_logged_is_in_the_table_and_all_of_the_table_is_logged() -> None:
-    lost = {"program_error": 1.0, **{f"lost_{kind}": 1 for kind in FailureKind}}
+    lost = {"program_error": 1.0, **{f"failed_attempts_{kind}": 1 for kind in FailureKind}}
     versions = {"min_global_steps": 1, "max_global_steps": 2, "reward_extra_info": {"score": 1.0}}
     interrupted = [
         row(
@@ -64,7 +64,7 @@ def test_what_has_no_data_is_left_out_and_the_documentation_has_the_table() -> N
     logged = episode_metrics([plain])
     assert "turntree/acceptance" not in logged
     assert logged["turntree/tokens_per_forward_pass"] == 1.0
-    assert not any("lost_" in name or "program" in name for name in logged)
+    assert not any("failed_attempts" in name or "program" in name for name in logged)
     assert episode_metrics([]) == {}
     assert engine_metrics([]) == {}
     rows = [f"| `{metric.name}` | {metric.meaning} |" for metric in METRICS]

@@ -26,8 +26,6 @@ def config(name: str = "turntree", devices: int = 2, **rollout: int) -> Any:
 
 
 class Handle:
-    """An actor whose answer is what ``ray.get`` gives."""
-
     def __init__(self, calls: list[tuple[str, int]], answer: Exception | None) -> None:
         self.save_state, self.calls, self.answer = self, calls, answer
 
@@ -147,14 +145,14 @@ def relisted(**changes: Any) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("name", "spoil", "said"),
     [
-        *((f"{part}.npz", flipped, rf"{part}\.npz does not have the digest .*resume_from_path") for part in PARTS),
+        *((f"{part}.npz", flipped, rf"digest of {part}\.npz differs .*resume_from_path") for part in PARTS),
         ("ledger.npz", None, r"ledger\.npz is missing"),
         ("state.json", lambda text: text[: len(text) // 2], r"state\.json cannot be read"),
-        ("state.json", relisted(format=9), "format 9, expected 2"),
+        ("state.json", relisted(format=9), "format is 9, expected 2"),
         ("state.json", relisted(files={"../a": ""}), r"names '\.\./a'"),
         ("state.json", relisted(files=3), r"state\.json cannot be read"),
         ("state.json", lambda _: b"[" * 60_000, r"state\.json cannot be read"),
-        ("state.json", relisted(step=4), "of step 4"),
+        ("state.json", relisted(step=4), "step is 4"),
         ("state.json", relisted(tokenizer="other"), "expected turns of the tokenizer ours, got those of other; use"),
     ],
 )

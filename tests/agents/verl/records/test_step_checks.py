@@ -7,9 +7,9 @@ from unlearning import CAUSES, played_groups
 
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.verl.episodes.output import to_output
-from turntree.agents.verl.records.learning_warnings import LearningWarnings
 from turntree.agents.verl.records.metrics import PlayedRow, episode_metrics
 from turntree.agents.verl.records.recording import EpisodeRecorder, RunFolder
+from turntree.agents.verl.records.step_checks import LearningWarnings
 
 
 @pytest.mark.parametrize("recorded", [True, False])

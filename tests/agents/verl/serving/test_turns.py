@@ -9,7 +9,7 @@ from turntree.agents.engines.monitors import ALARM
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest, derive_seed
 from turntree.agents.turn_drafts.config import ReuseConfig, ReuseMode, ValidationConfig
 from turntree.agents.verl.config.settings import RunSettings
-from turntree.agents.verl.serving.turn_server import Replica, TurnServer
+from turntree.agents.verl.serving.turns import Replica, TurnServer
 from turntree.spec_tree import DialogueState
 from turntree.spec_tree.sharing.turn_batch import TurnBatch
 from turntree.spec_tree.sharing.turn_sharing import Swapped
@@ -19,8 +19,6 @@ HERE = DialogueState.from_tokens([1, 2], task="7", env="sums")
 
 
 class Stand:
-    """A store of drafts and an sharing with another replica, which has one turn to give."""
-
     def __init__(self) -> None:
         self.given: list[TurnBatch] = []
         self.taken: list[list[int]] = []
@@ -91,7 +89,7 @@ async def test_without_run_ahead_a_turn_for_a_later_step_is_refused_and_not_samp
 
 
 def remembering() -> RecordingEngine:
-    """Says what it said to the same seed before, and drafts it: every child is hit, however improbable."""
+    # Samples what it sampled for the same seed before, and drafts it: every child is hit, however improbable.
 
     def say(_: Any, sampling: Sampling) -> Completion:
         known = engine.seeds.count(sampling.seed) > 1
@@ -103,7 +101,7 @@ def remembering() -> RecordingEngine:
 
 @pytest.mark.parametrize(("seeds", "quiet"), [((1, 1), True), ((1, 2), True), ((None, None), False)])
 async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int | None, ...], quiet: bool) -> None:
-    """Its turns are drafted from their own noise. Turns without a seed are all counted: here that shows the fault."""
+    """Control: turns without a seed are all counted."""
     turns = server(remembering())
     for seed in seeds:
         await turns.engine.generate(TurnRequest((1,), Sampling(seed=seed)))
@@ -118,8 +116,7 @@ async def test_an_episode_that_is_tried_again_raises_no_alarm(seeds: tuple[int |
 
 @pytest.mark.parametrize("has_imported", [True, False])
 async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(has_imported: bool) -> None:
-    """A run with the seed of the one whose store it was given is drafted from its own noise. Control: without a word
-    of it. What the tokens themselves tell is tested in either."""
+    """Control: without ``has_imported``."""
     hit = DraftStats(tested=40, matched=40, expected=8.0, variance=6.4, surprise=9.0, entropy=9.0, entropy_variance=4.0)
     engine: Any = RecordingEngine(a_turn(7, draft=hit))
     turns = TurnServer(engine, RunSettings(), REPLICA, has_imported=has_imported)
@@ -131,8 +128,6 @@ async def test_turns_of_another_run_with_the_same_noise_raise_no_alarm(has_impor
 
 @pytest.mark.parametrize("coupled", [True, False])
 async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_training_with_neither(coupled: bool) -> None:
-    """Drafts of three steps, each with a turn of training and one of validation that has the same prompt, and the noise
-    of the second step's turn of training."""
     engine = RecordingEngine(a_turn(1), a_turn(2), a_turn(3), a_turn(4), a_turn(5), a_turn(6))
     run = RunSettings(reuse=ReuseConfig(mode=ReuseMode.SAME_SEED), validation=ValidationConfig(coupled=coupled))
     turns = server(engine, run=run)
@@ -146,7 +141,6 @@ async def test_a_coupled_validation_begins_with_the_last_one_and_a_turn_of_train
 
 
 async def test_a_coupled_validation_tells_the_monitors_nothing() -> None:
-    """Its drafts know the noise: a store of drafts has seen what it sampled before, turns without room for them too."""
     for coupled in (True, False):
         run = RunSettings(validation=ValidationConfig(coupled=coupled, max_tokens=1))
         turns = server(remembering(), run=run)

@@ -14,16 +14,19 @@ from tables import table
 
 from turntree.agents.engines.protocol import Completion, DraftStats, FinishReason, Sampling, TurnRequest
 from turntree.agents.verl.config.sections import ConfigError
-from turntree.agents.verl.serving.replica import TurntreeReplica, _sharing
-from turntree.agents.verl.serving.server import TurntreeServer
-from turntree.agents.verl.serving.turn_pipe import NumberedRequest
-from turntree.agents.verl.serving.verl_types import to_sampling, to_token_output
+from turntree.agents.verl.serving.local import (
+    TurntreeReplica,
+    TurntreeServer,
+    _device_sharing,
+    to_sampling,
+    to_token_output,
+)
+from turntree.agents.verl.serving.turns import NumberedRequest
 from turntree.spec_tree import DialogueState
 
 
 @pytest.fixture(params=[{}])
 def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TurntreeServer]:
-    """A parameter is a section of the run's settings."""
     run = {"run_dir": str(tmp_path), "save_policy_every": 2, **request.param}
     server = start_server(tiny_model, run=run, speculation={"min_probability": 0.0})
     yield server
@@ -32,7 +35,6 @@ def server(tiny_model: Path, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 @pytest.fixture
 def weights(tiny_model: Path) -> dict[str, torch.Tensor]:
-    """The model's weights under the names that the trainer sends."""
     from transformers import AutoModelForCausalLM
 
     return dict(AutoModelForCausalLM.from_pretrained(tiny_model).state_dict())
@@ -43,7 +45,6 @@ async def ask(server: TurntreeServer, *prompt: int, **parameters: Any) -> Any:
 
 
 async def play(server: TurntreeServer, *prompt: int, seed: int) -> Completion:
-    """A turn of turntree's episodes."""
     request = TurnRequest(prompt, Sampling(max_tokens=4, seed=seed), state=DialogueState.from_tokens(prompt))
     life = await server.submit_turns("one", [NumberedRequest(seed, request)])
     (reply,) = await server.collect_turns("one", life)
@@ -117,7 +118,7 @@ def test_verl_is_told_of_a_turn_with_its_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
+    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("same_seed", "rejection_sampling")], indirect=True
 )
 async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(server, weights, tmp_path):
     await server.set_global_steps(0)
@@ -130,7 +131,7 @@ async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on
     assert len(again.token_ids) == len(again.behaviour_logprobs) == 4
     await server.set_global_steps(2)
     rows = read_lines(tmp_path / "engine.jsonl")
-    assert [row["reuse_turns"] for row in rows] == [0, 1]
+    assert [row["reuse_drafted_turns"] for row in rows] == [0, 1]
     assert "exactness/exact_entropy_z" in rows[0]
     assert "exactness/trained_turns_entropy_z" in rows[1]
 
@@ -148,11 +149,10 @@ async def test_requests_wait_while_generation_is_stopped_or_are_rejected_where_v
 
 
 async def test_no_turn_is_of_two_weights(server: TurntreeServer, weights: dict[str, torch.Tensor]) -> None:
-    """verl has ended all turns before an update, but for those of a server that was started again since."""
     requests = [NumberedRequest(number, TurnRequest((1, 2), Sampling(max_tokens=28, seed=number))) for number in (1, 2)]
     life = await server.submit_turns("one", requests[:1])
     await server.update_weights(weights)
-    assert not server._turns.desk.running
+    assert not server._turns.batches.running
     (before,) = await server.collect_turns("one", life)
     late = asyncio.create_task(server.submit_turns("one", requests[1:]))
     await asyncio.sleep(0.05)
@@ -213,10 +213,10 @@ async def test_a_gpu_that_the_server_does_not_see_is_named(tiny_model: Path) -> 
 def test_a_server_sees_the_device_of_its_trainer_and_on_the_cpu_nothing_is_changed(monkeypatch):
     from verl.plugin.platform.platform_cuda import PlatformCUDA
 
-    assert _sharing(["3"]) is None
-    monkeypatch.setattr("turntree.agents.verl.serving.replica.get_platform", PlatformCUDA)
+    assert _device_sharing(["3"]) is None
+    monkeypatch.setattr("turntree.agents.verl.serving.local.get_platform", PlatformCUDA)
     variables = {"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "3"}
-    assert _sharing(["3"]) == {"env_vars": variables}
+    assert _device_sharing(["3"]) == {"env_vars": variables}
 
 
 async def test_a_replica_over_several_devices_is_refused() -> None:
