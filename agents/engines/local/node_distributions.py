@@ -89,7 +89,6 @@ def _penalised(logits: Tensor, seen: _Seen, nodes: Ints) -> Tensor:
     return logits - seen.sampling.presence_penalty * occurs.to(logits.dtype)
 
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 #: numbers processed at once where several passes go over them, so that they stay in the CPU's cache
