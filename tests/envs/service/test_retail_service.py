@@ -78,7 +78,7 @@ def test_another_simulated_user_may_take_part(shop: Path) -> None:
         def answer(self, task: Task, dialogue: Any) -> str | None:
             return None if len(dialogue) > 3 else f"I heard {dialogue[-1].content}"
 
-    env = RetailService(data=shop, customer=Silent(), system_prompt="")
+    env = RetailService(data=shop, simulated_user=Silent(), system_prompt="")
     assert not env.forkable
     assert env.reset(options={"index": 0})[0] == "Hello."
     assert env.step("Yes!")[0] == "I heard Yes!"
