@@ -44,7 +44,7 @@ class Gem(Env):
         Raises:
             EnvError: If it cannot be set up here, for example because a download is not possible.
         """
-        seed = task.metadata["seed"] % 2**32
+        seed = task.metadata["seed"] % 2**32  # NumPy's generators take seeds of 32 bits
         self._random = OwnRandomness(seed)
         with self._random():
             try:

@@ -90,6 +90,7 @@ def _without_calls(target: Target) -> Iterator[Attempt]:
 
 
 def _digits_everywhere(target: Target) -> Iterator[Attempt]:
+    # Digits become other digits, so calls stay well-formed.
     turns = tuple(re.sub(r"\d", lambda found: _next(found[0]), turn) for turn in target.solution)
     if len(turns) > 1 and turns != target.solution:
         yield Attempt(turns)

@@ -43,6 +43,7 @@ def read_tables(folder: Path, domain: str, tables: Sequence[str]) -> Tables:
         DataError: If a table is missing or malformed; the message names file and line.
     """
     files = tuple(_table_file(folder, domain, table) for table in tables)
+    # Part of the cache's key: a changed file is read again.
     stamps = tuple(file.stat().st_mtime_ns for file in files)
     return _read(folder, domain, tuple(tables), files, stamps)
 

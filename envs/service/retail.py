@@ -148,6 +148,7 @@ class RetailDesk(Desk):
         if old == payment_method_id:
             raise ToolError("the new payment method should be different from the current one")
         self._check_funds(order, payment_method_id, amount)
+        # As in tau-bench, the new payment comes before the refund in the history.
         self._pay(order, payment_method_id, amount)
         self._pay(order, old, -amount)
         return order
@@ -211,6 +212,7 @@ class RetailDesk(Desk):
         _check_held(order, item_ids)
         order = self._order(order_id, "delivered")
         order["status"] = "return requested"
+        # As in tau-bench, the refund itself happens later and is not part of the task.
         order["return_items"] = sorted(item_ids)
         order["return_payment_method_id"] = payment_method_id
         return order

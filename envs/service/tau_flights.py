@@ -36,6 +36,7 @@ def one_stop(database: Database, origin: str, destination: str, day: str) -> Ite
             arrival = first["scheduled_arrival_time_est"]
             then = _next(day) if arrival.endswith(_NEXT_DAY) else day
             for second in direct(database, stop, destination, then):
+                # Times are HH:MM:SS of one time zone (EST), so their texts compare like times.
                 if arrival.removesuffix(_NEXT_DAY) <= second["scheduled_departure_time_est"]:
                     yield [{**first, "date": day}, {**second, "date": then}]
 
