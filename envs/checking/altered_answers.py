@@ -149,13 +149,9 @@ def _rewritten(rewrite: Callable[[str], str]) -> Policy:
     return policy
 
 
-def _is_prose(target: Target) -> bool:
-    # A marked answer stays the same if the words around it change.
-    return bool(target.answer) and any(mark in target.solution[0] for mark in _MARKS)
-
-
 def _in_prose(policy: Policy) -> Policy:
-    return lambda target: policy(target) if _is_prose(target) else ()
+    # Only a marked answer stays the same if the words around it change.
+    return lambda target: policy(target) if target.answer and any(m in target.solution[0] for m in _MARKS) else ()
 
 
 #: policies that must be paid, by the change that they make

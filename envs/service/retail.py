@@ -229,7 +229,7 @@ class RetailDesk(Desk):
         # Checks everything, then returns the order to change, pairs of held and new item, and the price difference.
         order = self._order(order_id, status, edit=False)
         swaps = self._swaps(order, item_ids, new_item_ids)
-        difference = _total(swaps)
+        difference = float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
         self._check_funds(order, method_id, difference)
         return self._order(order_id, status), swaps, difference
 
@@ -253,10 +253,6 @@ def _check_held(order: Record, item_ids: Sequence[str]) -> None:
     missing = Counter(item_ids) - Counter(item["item_id"] for item in order["items"])
     if missing or not item_ids:
         raise ToolError(f"items not found in the order: {', '.join(missing) or 'none were named'}")
-
-
-def _total(swaps: Sequence[tuple[Record, Record]]) -> float:
-    return float(round(sum(new["price"] - old["price"] for old, new in swaps), 2))
 
 
 def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> dict[str, str]:

@@ -96,10 +96,7 @@ class Service(Env):
             "told": float(told(task.metadata["outputs"], self.messages)),
         }
         if not expected and not task.metadata["outputs"]:  # the request must not be fulfilled
-            rewards["told"] = float(_handed_over(desk, own) or (desk.looked and refused(self.messages)))
+            # A transfer is right if the task's own actions transfer the customer, after a lookup if they make one.
+            transferred = own.transferred and desk.transferred and (desk.looked or not own.looked)
+            rewards["told"] = float(transferred or (desk.looked and refused(self.messages)))
         return Reply(reward=rewards["database"] * rewards["told"], done=True, rewards=rewards)
-
-
-def _handed_over(desk: Desk, own: Desk) -> bool:
-    # The task's own actions transfer the customer too, and a lookup is needed if they make one.
-    return own.transferred and desk.transferred and (desk.looked or not own.looked)
