@@ -114,7 +114,7 @@ WRONG_CHANGES: Mapping[str, Policy] = {
             "its digits reversed": _of(_DIGITS, lambda answer: answer[::-1].lstrip("0")),
             "and one": _of(_WHOLE, lambda answer: str(int(answer) + 1), zero=True),
             "and a hundredth": _of(_WHOLE, lambda answer: f"{answer}.01", zero=True),
-            "its parts exchanged": _order,
+            "its parts swapped": _order,
             "in another unit": lambda answer: _UNIT.sub(lambda found: _UNITS[found[1]], answer, count=1),
             "a letter changed": _letters,
             "cut in half": _cut,

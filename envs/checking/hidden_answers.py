@@ -87,7 +87,7 @@ def _alphanumeric(answer: str) -> str:
 
 HIDDEN_ANSWERS: Mapping[str, Policy] = {
     **{f"the right answer {where}": _hidden(where, templates) for where, templates in _HIDINGS.items()},
-    "the right answer, taken back": _retracted,
+    "the right answer, retracted": _retracted,
     "all candidates, with commas": _listed(", ", ","),
     "all candidates, with or": _listed(" or "),
     "all candidates, with blanks": _listed(" "),
