@@ -1,7 +1,8 @@
 """Turns whose engine dies under them, requested once more.
 
-A turn is a function of the weights, its prompt and its seed, and what it was verified again from is kept here, so nothing is
-lost with the process that sampled it: the router names another engine, or waits for the same one to come back.
+A turn is a function of the weights, its prompt and its seed, and what it was verified again from is kept here, so
+nothing is lost with the process that sampled it: the router names another engine, or waits for the same one to come
+back.
 """
 
 from __future__ import annotations

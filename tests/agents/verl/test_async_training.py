@@ -222,7 +222,8 @@ def external(
     run = train_engine(
         *(root, policy_for(engine, chatml, factory), engine, "tree", "turntree.env_kwargs.limits.max_turn_tokens=160"),
         "data.max_response_length=512",
-        # A step's own episodes were begun two steps before: what ended of later ones is verified again once, in its own step.
+        # A step's own episodes were begun two steps before: what ended of later ones is verified again once, in its own
+        # step.
         *(f"trainer.v1.{mode}.num_warmup_batches=2" for mode in ("colocate_async", "separate_async")),
         *("actor_rollout_ref.rollout.max_num_seqs=2", "actor_rollout_ref.actor.optim.lr=0.00003"),
         *("actor_rollout_ref.rollout.temperature=1.0", *overrides),
