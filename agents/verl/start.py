@@ -223,11 +223,11 @@ def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
     if settings.import_turns:
         yield f"turns of {settings.import_turns}"
     if settings.reuse.mode is not ReuseMode.NONE:
-        yield f"{settings.reuse.mode}, of the last epoch's turns"
+        yield f"reuse={settings.reuse.mode} of the last epoch's turns"
     if settings.run_ahead.enabled:
         yield "run_ahead"
     if settings.tool_calls_ahead.enabled:
-        yield "calls"
+        yield "tool_calls_ahead"
     if settings.validation.coupled:
         yield "coupled validations"
 

@@ -79,7 +79,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
         config: Name of a shipped configuration, or path of a YAML file; it may also be the first of the overrides.
             ``None`` uses only the options.
         overrides: ``key=value`` in Hydra's grammar. A group's name chooses its option (``engine=vllm``,
-            ``speculation=[tree,exact]``), ``turntree.`` keys are turntree's, all others verl's.
+            ``speculation=[tree,run_ahead]``), ``turntree.`` keys are turntree's, all others verl's.
 
     Raises:
         ConfigError: If the configuration, an option, a key or a value is unknown or missing, or options are

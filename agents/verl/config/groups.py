@@ -1,4 +1,4 @@
-"""The groups of options of a training: machine, engine, size, environment, algorithm, trainer's mode, speculation.
+"""The groups of options of a training: device, engine, size, environment, algorithm, mode, reuse and speculation.
 
 An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Hydra merges one of each group by
 the defaults list of ``configs/turntree_trainer.yaml``. That file also lists, as ``requires``, which options are
@@ -27,11 +27,12 @@ DEVICE = "device"
 """The group of the machines."""
 SPECULATION = "speculation"
 """The group of which several options may be chosen."""
-REUSES = ("replay", "exact", "lenient")
-"""Its options that exclude one another."""
 SYNC = "sync"
 """The mode in which no episode goes on while the policy is updated."""
-GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", SPECULATION)
+REUSE = "reuse"
+"""The group that decides whether a turn may begin with a stored one."""
+NO_REUSE = "none"
+GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", REUSE, SPECULATION)
 """The groups in the order in which they are merged; later ones override."""
 
 
@@ -51,6 +52,8 @@ class Choice:
     """Algorithm of the update."""
     mode: str = SYNC
     """Trainer of verl: whether episodes go on while the policy is updated."""
+    reuse: str = NO_REUSE
+    """How a turn may begin with a stored one."""
     speculation: tuple[str, ...]
     """Uses of earlier turns, merged in this order."""
 
@@ -58,12 +61,12 @@ class Choice:
     def name(self) -> str:
         """The options as one name, for folders and experiments.
 
-        >>> Choice(
-        ...     device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo", speculation=("none", "exact")
-        ... ).name
-        'ppo_gsm8k_tiny_local_none_exact'
+        >>> options = dict(device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo")
+        >>> Choice(**options, reuse="same_seed", speculation=("tree", "run_ahead")).name
+        'ppo_gsm8k_tiny_local_tree_run_ahead_same_seed'
         """
         parts = [self.algorithm, *([self.env] if self.env else []), self.size, self.engine, *self.speculation]
+        parts += [self.reuse] if self.reuse != NO_REUSE else []
         return "_".join([*parts, *([self.mode] if self.mode != SYNC else [])])
 
     @property
@@ -175,12 +178,16 @@ def offered() -> tuple[Choice, ...]:
 
 
 def _offered() -> Iterator[Choice]:
-    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode", SPECULATION)]
+    names = [list_options(group) for group in ("engine", "env", "algorithm", "mode")]
+    # Speculation and reuse are independent: each option is combined with the default of the other group alone.
+    uses = [(way, NO_REUSE) for way in list_options(SPECULATION)]
+    uses += [("tree", reuse) for reuse in list_options(REUSE) if reuse != NO_REUSE]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, mode, way in itertools.product(*names):
-            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, speculation=(way,))
+        for engine, env, algorithm, mode, (way, reuse) in itertools.product(*names, uses):
+            parts = {"engine": engine, "env": env, "algorithm": algorithm, "mode": mode}
+            choice = replace(default, **parts, reuse=reuse, speculation=(way,))
             if fits(choice, requires):
                 yield choice
 
@@ -189,15 +196,9 @@ def _choice(chosen: Mapping[str, Any]) -> Choice:
     for group in GROUPS:
         if not chosen.get(group) and group != "env":
             raise ConfigError(
-                f"{group} has no option, one of {', '.join(list_options(group))}; the defaults of a file begin with "
-                f"{TRAINER}, which names one of each, and {SPECULATION} alone may be a list: [tree,exact]"
+                f"{group} needs one option of {', '.join(list_options(group))}; the defaults list of a file begins with "
+                f"{TRAINER}, which sets each group, and only {SPECULATION} may be a list: [tree,run_ahead]"
             )
-    uses = [option for option in chosen[SPECULATION] if option in REUSES]
-    if len(uses) > 1:
-        raise ConfigError(
-            f"{SPECULATION} takes one of {', '.join(REUSES)}, each of which says how a turn begins with a stored one, "
-            f"got {' and '.join(uses)}"
-        )
     options: dict[str, Any] = {group: chosen.get(group) for group in GROUPS}
     return Choice(**options)
 
@@ -211,6 +212,8 @@ def _in_our_words(error: Exception) -> ConfigError:
     if group and group not in GROUPS:
         return unknown_key(group, GROUPS, "the defaults")
     if missing:
+        if elsewhere := [f"{other}={option}" for other in GROUPS if option in list_options(other)]:
+            return ConfigError(f"unknown option {option!r} in {group}; did you mean {' or '.join(elsewhere)}?")
         where = group or "the shipped configurations (a path ends in .yaml)"
         return unknown_key(option, list_options(group), where)
     return ConfigError(f"the defaults cannot be composed: {error}")

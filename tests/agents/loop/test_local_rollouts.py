@@ -88,7 +88,7 @@ def shake(engine: LocalEngine, model: Path, by: float) -> None:
     engine.update_weights([(name, value + by * torch.randn_like(value)) for name, value in named.items()])
 
 
-@pytest.mark.parametrize("mode", ["exact", "replay"])
+@pytest.mark.parametrize("mode", ["rejection_sampling", "same_seed"])
 def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engine, chatml, mode):
     reuse = reusing(engine, mode)
     first = play(reuse, chatml, seed=1)
@@ -103,7 +103,7 @@ def test_an_unchanged_policy_says_whole_dialogues_again_in_one_pass_a_turn(engin
 
 
 def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEngine, chatml: Any) -> None:
-    reuse = reusing(engine, "replay")
+    reuse = reusing(engine, "same_seed")
     first = play(reuse, chatml, seed=1)
     reuse.close_step()
     changed = play(reuse, chatml, seed=2, changed_from_turn=2)
@@ -115,7 +115,7 @@ def test_reuse_goes_on_as_long_as_the_observation_is_reproduced(engine: LocalEng
     assert reuse.stats.drafted_turns == 2 * len(first)
 
 
-@pytest.mark.parametrize("mode", ["exact", "lenient", "replay"])
+@pytest.mark.parametrize("mode", ["rejection_sampling", "spec_rl", "same_seed"])
 def test_a_moved_policy_gives_sound_episodes(engine: LocalEngine, chatml: Any, tiny_model: Path, mode: str) -> None:
     reuse = reusing(engine, mode, top_k=300, **({"bias": 0.5} if mode == "spec_rl" else {}))
     for epoch in range(3):

@@ -191,7 +191,7 @@ def patient(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
 
 
 @pytest.mark.parametrize("kind", [Echo, Outside])
-@pytest.mark.parametrize("mode", ["replay", "exact"])
+@pytest.mark.parametrize("mode", ["same_seed", "rejection_sampling"])
 def test_an_episode_that_is_reproduced_whole_needs_two_passes_whatever_its_turns(patient, chatml, mode, kind):
     def passes(early: bool) -> tuple[float, bool]:
         config = ReuseConfig(mode=ReuseMode(mode), top_k=1000, early=early)

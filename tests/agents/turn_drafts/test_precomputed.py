@@ -175,7 +175,7 @@ async def test_the_budget_of_a_step_ends_what_is_made_ahead_and_comes_back_with_
     assert len((await precompute_turns(run_ahead, engine, 8, step=3)).token_ids) == 6
 
 
-@pytest.mark.parametrize("mode", ["replay", "exact"])
+@pytest.mark.parametrize("mode", ["same_seed", "rejection_sampling"])
 async def test_a_turn_made_ahead_goes_before_a_stored_one(mode: str) -> None:
     run_ahead, engine = make()
     stored = StoredTurns(ReuseConfig(mode=mode, top_k=5), vocabulary=5)  # type: ignore[arg-type]

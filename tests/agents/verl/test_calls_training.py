@@ -27,7 +27,7 @@ def run(root: Path, *overrides: str, pure: bool) -> Training:
         warm_started_policy(),
         root,
         "Slow",
-        "speculation=[tree,calls]",
+        "speculation=[tree,tool_calls_ahead]",
         f"turntree.env_kwargs={{{settings}, asked: {root / 'asked'}, pure: {str(pure).lower()}}}",
         "actor_rollout_ref.actor.optim.lr=0.0005",
         "data.max_response_length=160",

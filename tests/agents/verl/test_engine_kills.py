@@ -33,7 +33,7 @@ def engines_of_their_own() -> Iterator[None]:
 def run(root: Path, policy: Path, victims: dict[str, int], *overrides: str) -> Training:
     named = ", ".join(f"{victim}: {task}" for victim, task in victims.items())
     return train_engine(
-        *(root, policy, "vllm", "tree,replay"),
+        *(root, policy, "vllm", "reuse=same_seed"),
         *(f"turntree.env_kwargs.folder={root}", f"turntree.env_kwargs.victims={{{named}}}"),
         f"turntree.train_tasks={STEPS * PROMPTS}",  # the same few prompts in every step
         *overrides,

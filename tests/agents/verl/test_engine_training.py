@@ -26,24 +26,29 @@ pytestmark = pytest.mark.slow
 STEPS = 2
 
 
+OTHER_USES = ("reuse=rejection_sampling", "reuse=spec_rl", "speculation=[tree,run_ahead]")
+
+
 def trainings() -> list[Any]:
     """Each engine with each use of earlier turns; all but the first before releases alone."""
     return [
-        pytest.param((engine, reuse), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{reuse}")
+        pytest.param(
+            (engine, use), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{use.partition('=')[2]}"
+        )
         for engine in VERSIONS
-        for reuse, marks in (
-            ("replay", []),
-            *((way, [pytest.mark.release, pytest.mark.once]) for way in ("exact", "lenient", "run_ahead")),
+        for use, marks in (
+            ("reuse=same_seed", []),
+            *((way, [pytest.mark.release, pytest.mark.once]) for way in OTHER_USES),
         )
     ]
 
 
 @pytest.fixture(scope="module", params=trainings())
 def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    engine, reuse = request.param
+    engine, use = request.param
     policy = policy_for(engine, chatml, tmp_path_factory)
     rewards = r"turntree.rewards={environment: 1.0, trained_envs\:first: 0.25}"
-    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, f"tree,{reuse}", rewards, steps=STEPS)
+    return train_engine(tmp_path_factory.mktemp("training"), policy, engine, use, rewards, steps=STEPS)
 
 
 def metrics(trained: Training) -> list[dict[str, float]]:
@@ -106,7 +111,7 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     with one that was precomputed."""
     assert trained.levels(1) == {"A"}
     assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
-    ahead = _way(request) == "run_ahead"
+    ahead = "run_ahead" in _use(request)
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
     for row in metrics(trained)[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
@@ -120,17 +125,17 @@ def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, 
     """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
-    assert (f"A{_level(request)}" in kinds) == (_way(request) in ("exact", "lenient"))
+    assert (f"A{_level(request)}" in kinds) == (_use(request) in OTHER_USES[:2])
 
 
 def _level(request: pytest.FixtureRequest) -> str:
     """Of the tokens that were used again."""
-    return {"lenient": "D", "run_ahead": "B"}.get(_way(request), "C")
+    return {"reuse=spec_rl": "D", "speculation=[tree,run_ahead]": "B"}.get(_use(request), "C")
 
 
-def _way(request: pytest.FixtureRequest) -> str:
-    way: str = request.node.callspec.params["trained"][1]
-    return way
+def _use(request: pytest.FixtureRequest) -> str:
+    use: str = request.node.callspec.params["trained"][1]
+    return use
 
 
 LAST = 3

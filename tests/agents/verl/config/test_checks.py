@@ -30,7 +30,6 @@ MODEL = "actor_rollout_ref.model.path=some/model"
         ("actor_rollout_ref.actor.optim.learning_rate=1", r"in actor_rollout_ref\.actor\.optim; did you mean 'lr'\?"),
         ("actor_rollout_ref.actor.lr=1", r"in actor_rollout_ref\.actor; did you mean 'optim\.lr'\?"),
         ("learning_rate=1", r"in verl; did you mean 'critic\.optim\.lr'\?"),
-        ("speculation=[tree,replay,exact]", r"takes one of replay, exact, lenient, .* got replay and exact"),
         ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3", r"limits\.max_turns bounds"),
         ("actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent", r"every row is played by turntree's"),
         ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine", r"turntree's own manager plays every row"),
@@ -56,11 +55,14 @@ def test_a_value_of_the_wrong_kind_or_one_that_is_ignored_is_refused_in_one_line
         "actor_rollout_ref.actor.optim.lr=1",
         "trainer.total_training_steps=null",
         "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}",
-        "speculation=[none,replay,run_ahead]",
     ],
 )
 def test_numbers_nothing_and_interpolations_are_taken(override: str) -> None:
     compose("grpo_arithmetic_cpu", [MODEL, override])
+
+
+def test_precomputed_rollouts_and_reuse_go_together() -> None:
+    compose("grpo_arithmetic_cpu", [MODEL, "speculation=[none,run_ahead]", "reuse=same_seed"])
 
 
 def test_every_count_is_a_key_of_verl() -> None:

@@ -64,6 +64,7 @@ def put_together(choice: Choice, composed: Compose) -> Composition:
         *named,
         f"algorithm={choice.algorithm}",
         f"mode={choice.mode}",
+        f"reuse={choice.reuse}",
         f"speculation=[{','.join(choice.speculation)}]",
         config=None,
     )
@@ -116,7 +117,7 @@ QWEN = table(__file__, "qwen")
 
 @pytest.mark.parametrize("size", ["0.5b", pytest.param("1.5b", marks=pytest.mark.release)])
 def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) -> None:
-    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,replay,run_ahead]"]).verl
+    config = compose(None, [*LOCAL, f"size={size}", "speculation=[tree,run_ahead]", "reuse=same_seed"]).verl
     rollout = config.actor_rollout_ref.rollout
     assert (rollout.name, rollout.dtype, rollout.free_cache_engine) == ("turntree", "bfloat16", True)
     assert (config.trainer.device, config.trainer.n_gpus_per_node) == ("cuda", 1)
@@ -188,9 +189,9 @@ DRAFTS = [
 ]
 
 
-def verls(base: list[str], *overrides: str) -> Any:
+def verls(engine_options: list[str], *overrides: str) -> Any:
     """verl's configuration, not to be modified."""
-    return _verls(*base, *overrides)
+    return _verls(*engine_options, *overrides)
 
 
 @cache
@@ -204,12 +205,12 @@ def arguments(config: Any) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize("base", [CPU, GPU])
-def test_the_drafter_is_put_into_vllms_own_arguments(base: list[str]) -> None:
-    config = verls(base, *DRAFTS)
+@pytest.mark.parametrize("engine_options", [CPU, GPU])
+def test_the_drafter_is_put_into_vllms_own_arguments(engine_options: list[str]) -> None:
+    config = verls(engine_options, *DRAFTS)
     given = arguments(config)
     rollout = config.actor_rollout_ref.rollout
-    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if base is GPU else False)
+    assert (rollout.name, rollout.get("enable_sleep_mode")) == ("vllm", None if engine_options is GPU else False)
     wanted = {"model": DRAFTER, "method": "custom_class", "num_speculative_tokens": 5}
     assert wanted.items() <= given["speculative_config"].items()
     settings = DrafterSettings.from_additional_config(given["additional_config"])
@@ -226,24 +227,26 @@ def test_the_worker_takes_the_place_of_sglangs_ngram() -> None:
 
 
 @pytest.mark.parametrize("speculation", ["none", "tree"])
-@pytest.mark.parametrize(("base", "kept"), [(CPU, 0), (GPU, 0), (SGLANG, KEPT)])
-def test_an_engine_has_the_context_of_the_longest_episode(base: list[str], kept: int, speculation: str) -> None:
-    config = verls(base, f"speculation={speculation}")
+@pytest.mark.parametrize(("engine_options", "kept"), [(CPU, 0), (GPU, 0), (SGLANG, KEPT)])
+def test_an_engine_has_the_context_of_the_longest_episode(
+    engine_options: list[str], kept: int, speculation: str
+) -> None:
+    config = verls(engine_options, f"speculation={speculation}")
     longest = config.data.max_prompt_length + config.data.max_response_length
     assert config.actor_rollout_ref.rollout.max_model_len == longest + kept
     assert arguments(config).get("context_length") == (longest + kept if kept else None)
-    own = verls(base, f"{ROLLOUT}.max_model_len=9000").actor_rollout_ref.rollout
+    own = verls(engine_options, f"{ROLLOUT}.max_model_len=9000").actor_rollout_ref.rollout
     assert (own.max_model_len, own.engine_kwargs.sglang.get("context_length", 9000)) == (9000, 9000)
 
 
-@pytest.mark.parametrize("base", [GPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("engine_options", [GPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
-def test_a_context_is_never_beyond_the_models_own(base, model, places, tmp_path):
+def test_a_context_is_never_beyond_the_models_own(engine_options, model, places, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
-    fits = verls(base, f"actor_rollout_ref.model.path={tmp_path}")
+    fits = verls(engine_options, f"actor_rollout_ref.model.path={tmp_path}")
     longest = fits.data.max_prompt_length + fits.data.max_response_length
     assert longest == 2304
-    kept = KEPT if base is SGLANG else 0
+    kept = KEPT if engine_options is SGLANG else 0
     assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
 
 
@@ -265,28 +268,28 @@ def test_an_adapter_beside_graphs_of_two_widths_is_refused_before_the_start() ->
     verls(GPU, adapter)
 
 
-@pytest.mark.parametrize("base", [CPU, GPU, SGLANG])
-def test_without_speculation_an_engine_is_left_as_it_is(base: list[str]) -> None:
-    config = verls(base, "speculation=none")
+@pytest.mark.parametrize("engine_options", [CPU, GPU, SGLANG])
+def test_without_speculation_an_engine_is_left_as_it_is(engine_options: list[str]) -> None:
+    config = verls(engine_options, "speculation=none")
     assert not {"speculative_config", "additional_config", "speculative_algorithm"} & arguments(config).keys()
-    replayed = arguments(verls(base, "speculation=[none,replay]"))
+    replayed = arguments(verls(engine_options, "speculation=none", "reuse=same_seed"))
     assert not {"speculative_config", "speculative_algorithm"} & replayed.keys(), "stored turns need no drafts"
     assert OmegaConf.select(config, f"ray_kwargs.ray_init.runtime_env.env_vars.{VARIABLE}") is None
 
 
-@pytest.mark.parametrize("way", ["replay", "exact", "lenient"])
-def test_vllm_gives_the_log_probabilities_that_reuse_needs(way: str) -> None:
-    assert arguments(verls(CPU, f"speculation=[tree,{way}]"))["max_logprobs"] == -1
+@pytest.mark.parametrize("reuse", ["same_seed", "rejection_sampling", "spec_rl"])
+def test_vllm_gives_the_log_probabilities_that_reuse_needs(reuse: str) -> None:
+    assert arguments(verls(CPU, f"reuse={reuse}"))["max_logprobs"] == -1
     assert "max_logprobs" not in arguments(verls(CPU, "speculation=tree"))
     with pytest.raises(ConfigError, match="routed experts are not known"):
-        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.enable_rollout_routing_replay=true")
+        verls(CPU, f"reuse={reuse}", f"{ROLLOUT}.enable_rollout_routing_replay=true")
     with pytest.raises(ConfigError, match="logprobs_mode=processed_logprobs, got raw_logprobs"):
-        verls(CPU, f"speculation=[tree,{way}]", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
+        verls(CPU, f"reuse={reuse}", f"{ROLLOUT}.logprobs_mode=raw_logprobs")
 
 
 @pytest.mark.parametrize("drafts", ["none", "tree"])
 def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
-    ahead, without = [[f"speculation=[{drafts}{way}]"] for way in (",replay,run_ahead", ",replay")]
+    ahead, without = [[f"speculation=[{drafts}{also}]", "reuse=same_seed"] for also in (",run_ahead", "")]
     policies = [verls(CPU, *ways).actor_rollout_ref.rollout.scheduling_policy for ways in (ahead, without)]
     assert policies == ["priority", "fcfs"]
     wanted = {"enable_priority_scheduling": True, "default_priority_value": 0}
@@ -296,48 +299,51 @@ def test_run_ahead_has_priorities_with_every_engine(drafts: str) -> None:
 
 @pytest.mark.parametrize(("engine", "override", "message"), table(__file__, "kept_from_running_ahead"))
 def test_what_keeps_an_engine_from_running_ahead_is_refused(engine: str, override: str, message: str) -> None:
-    base = {"vllm": CPU, "sglang": SGLANG}[engine]
+    engine_options = {"vllm": CPU, "sglang": SGLANG}[engine]
     with pytest.raises(ConfigError, match=message):
-        verls(base, "speculation=[tree,run_ahead]", override)
+        verls(engine_options, "speculation=[tree,run_ahead]", override)
 
 
 def test_coupled_validations_need_of_vllm_what_reuse_needs() -> None:
     coupled = "turntree.validation.coupled=true"
     assert arguments(verls(CPU, "speculation=tree", coupled))["max_logprobs"] == -1
-    for base in (CPU, SGLANG):
+    for engine_options in (CPU, SGLANG):
         with pytest.raises(ConfigError, match=f"{coupled} begins turns .* routed experts are not known"):
-            verls(base, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
+            verls(engine_options, "speculation=tree", coupled, f"{ROLLOUT}.enable_rollout_routing_replay=true")
 
 
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("engine_options", [CPU, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize(("override", "message"), table(__file__, "impossible_overrides"))
-def test_what_does_not_go_together_is_refused(base: list[str], override: str, message: str) -> None:
+def test_what_does_not_go_together_is_refused(engine_options: list[str], override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        verls(base, override)
+        verls(engine_options, override)
 
 
-@pytest.mark.parametrize("base", [CPU, SGLANG], ids=["vllm", "sglang"])
-def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(base: list[str]) -> None:
+@pytest.mark.parametrize("engine_options", [CPU, SGLANG], ids=["vllm", "sglang"])
+def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(engine_options: list[str]) -> None:
     assert verls(
-        base, f"{SECTION}.sharing.replicas_per_task=1"
+        engine_options, f"{SECTION}.sharing.replicas_per_task=1"
     ).actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
-    assert verls(base, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
+    assert (
+        verls(engine_options, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
+        is None
+    )
     with pytest.raises(ConfigError, match="did you mean 'replicas_per_task'"):
-        verls(base, f"{SECTION}.sharing.home=1")
+        verls(engine_options, f"{SECTION}.sharing.home=1")
 
 
 @pytest.mark.parametrize(
-    ("base", "key", "drafter"),
+    ("engine_options", "key", "drafter"),
     [
         (CPU, "vllm.speculative_config", "{method: ngram, num_speculative_tokens: 4}"),
         (SGLANG, "sglang.speculative_algorithm", "EAGLE"),
     ],
 )
-def test_another_drafter_goes_alone(base: list[str], key: str, drafter: str) -> None:
+def test_another_drafter_goes_alone(engine_options: list[str], key: str, drafter: str) -> None:
     override = f"{ROLLOUT}.engine_kwargs.{key}={drafter}"
     with pytest.raises(ConfigError, match="speculation=none"):
-        verls(base, override)
-    config = verls(base, override, "speculation=none")
+        verls(engine_options, override)
+    config = verls(engine_options, override, "speculation=none")
     assert OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.{key}") == OmegaConf.create(f"x: {drafter}").x
 
 
@@ -393,8 +399,8 @@ def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else(
 @pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
 @pytest.mark.parametrize("engine", ["local", "vllm_cpu", "vllm", "sglang"])
 def test_every_engine_goes_on_while_the_policy_is_updated(mode: str, engine: str) -> None:
-    base = "cpu" if engine in ("local", "vllm_cpu") else "gpu"
-    options = [f"base={base}", f"engine={engine}", f"mode={mode}", "actor_rollout_ref.model.path=some/model"]
+    device = "cpu" if engine in ("local", "vllm_cpu") else "gpu"
+    options = [f"device={device}", f"engine={engine}", f"mode={mode}", "actor_rollout_ref.model.path=some/model"]
     composed = compose(None, options)
     assert composed.settings.asynchronous == ResumeConfig()
     assert composed.verl.actor_rollout_ref.hybrid_engine == (mode == "colocate_async")

@@ -117,7 +117,7 @@ def test_verl_is_told_of_a_turn_with_its_counters() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("replay", "exact")], indirect=True
+    "server", [{"reuse": {"mode": mode, "top_k": 16}} for mode in ("same_seed", "rejection_sampling")], indirect=True
 )
 async def test_turns_of_the_last_step_are_used_again_once_it_has_been_trained_on(server, weights, tmp_path):
     await server.set_global_steps(0)
