@@ -1,6 +1,6 @@
-"""Log-probabilities of chosen tokens with little memory: of tensors as large as the logits only the gradient is made.
+"""Log-probabilities of chosen tokens; of tensors as large as the logits, only the gradient is allocated.
 
-Left to itself autograd makes five for a vocabulary of 49,152 and 2,048 tokens, 400 MB each in float32.
+Autograd alone allocates five: 400 MB each in float32 for a vocabulary of 49,152 and 2,048 tokens.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_LOGITS = 1 << 23
-"""Logits of a chunk; 32 MB in float32."""
+_LOGITS = 1 << 23  #: logits of a chunk; 32 MB in float32
 
 
 class ChosenLogProbabilities(torch.autograd.Function):
-    """``apply(logits, labels)`` gives the log-probability of each label, float32, in the shape of the labels.
+    """``apply(logits, labels)`` returns each label's float32 log-probability, in the labels' shape.
 
-    The gradient of a log-probability by the logits is the label's one-hot vector less the softmax; both are computed by
-    chunks of rows, a small policy's in one.
+    The gradient with respect to the logits is the label's one-hot vector minus the softmax. Both are computed in chunks
+    of rows; a small policy needs one chunk.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        """Logits of shape (..., vocabulary), labels of shape (...)."""
+        """Take logits of shape (..., vocabulary) and labels of shape (...)."""
         rows, chosen = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, 1)
         totals = torch.cat([rows[part].float().logsumexp(-1) for part in _chunks(rows)])
         ctx.save_for_backward(rows, chosen, totals)
@@ -33,7 +32,6 @@ class ChosenLogProbabilities(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The gradient of the logits, in their dtype."""
         rows, chosen, totals = ctx.saved_tensors
         weights = gradients[0].reshape(-1, 1).float()
         gradient = torch.empty_like(rows)

@@ -1,10 +1,8 @@
-"""Every change that turntree makes to verl's own code, each for one upstream defect.
+"""Every change that turntree makes to verl's own code, one function per upstream defect.
 
-Those of ``apply_cpu_patches`` are applied by the plugin, only on the CPU platform, and
-refuse versions that they were not checked against, so that an upgrade is a decision.
-Those of ``apply_step_patches`` are applied in every trainer, by its sampler: they act
-only where verl would raise, whatever its version. ``tests/agents/verl/test_patches.py``
-fails as soon as upstream no longer has a defect. Nothing else in turntree assigns to a
+The plugin applies ``apply_cpu_patches`` on the CPU platform only, and refuses versions of verl that the patches were
+not checked against. Every trainer's sampler applies ``apply_step_patches``, which act only where verl would raise.
+``tests/agents/verl/test_patches.py`` fails as soon as upstream fixes a defect. Nothing else in turntree assigns to a
 verl module.
 """
 
@@ -18,12 +16,11 @@ from typing import Any
 
 from turntree.envs.errors import pip_install
 
-VERSIONS = ("0.9.1",)
-"""Versions of verl that the patches were checked against."""
+VERSIONS = ("0.9.1",)  #: versions of verl that the patches were checked against
 
 
 def apply_cpu_patches() -> None:
-    """Apply every patch that training on the CPU needs.
+    """Apply the patches that training on the CPU needs.
 
     Raises:
         RuntimeError: If the installed verl is not one of ``VERSIONS``.
@@ -41,7 +38,7 @@ def apply_cpu_patches() -> None:
 
 
 def apply_step_patches() -> None:
-    """Apply every patch that lets a trainer go on after a step whose episodes were all lost, or all but one."""
+    """Apply the patches that let a trainer continue after a step with at most one usable episode."""
     take_no_variance_of_single_tokens()
     correct_no_step_without_tokens()
 
@@ -49,8 +46,7 @@ def apply_step_patches() -> None:
 def name_one_process_group_backend() -> None:
     """Default the process group's backend to ``cpu:gloo``.
 
-    verl 0.9.1 builds ``cpu:gloo,{device}:{backend}``, which on the CPU names the
-    device twice, and ``torch.distributed`` refuses that.
+    verl 0.9.1 builds ``cpu:gloo,{device}:{backend}``, which names the CPU twice; ``torch.distributed`` refuses that.
     """
     import verl.utils.distributed as distributed
 
@@ -69,9 +65,8 @@ def name_one_process_group_backend() -> None:
 def keep_reference_policy_unpinned() -> None:
     """Disable FSDP2's CPU offloading, which verl forces on the reference policy.
 
-    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only
-    model; pinning memory needs an accelerator, and on the CPU the parameters are
-    already in the memory that they would be offloaded to.
+    verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only model. Pinning needs an accelerator,
+    and on the CPU the parameters are already in host memory.
     """
     fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
@@ -89,8 +84,8 @@ def keep_reference_policy_unpinned() -> None:
 def load_critic_without_flash_attention() -> None:
     """Load a critic with the attention that its configuration names, or PyTorch's.
 
-    verl 0.9.1 hard-codes ``attn_implementation="flash_attention_2"`` in
-    ``load_valuehead_model``, whatever ``critic.model.override_config`` says.
+    verl 0.9.1 hard-codes ``attn_implementation="flash_attention_2"`` in ``load_valuehead_model``, whatever
+    ``critic.model.override_config`` asks for.
     """
     import verl.utils.model as model
 
@@ -113,12 +108,11 @@ def load_critic_without_flash_attention() -> None:
 
 
 def compute_log_probabilities_at_once() -> None:
-    """Compute the log-probabilities of a batch in one operation, those of a large vocabulary by chunks.
+    """Compute the log-probabilities of a batch in one operation, in chunks for a large vocabulary.
 
-    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first
-    axis "to reduce peak memory"; its FSDP engine passes it one row per token, so a step of a small policy spends
-    most of its time on thousands of tiny autograd nodes. verl's own vectorised fused kernel does not help: with
-    FSDP2 it refuses models whose embeddings are not tied.
+    Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first axis "to
+    reduce peak memory". Its FSDP engine passes one row per token, so a small policy spends most of a step on thousands of
+    tiny autograd nodes. verl's fused kernel does not help: with FSDP2 it refuses models with untied embeddings.
     """
     import verl.utils.torch_functional as torch_functional
 
@@ -135,10 +129,10 @@ def compute_log_probabilities_at_once() -> None:
 
 
 def take_no_variance_of_single_tokens() -> None:
-    """Compute the variance of one sampled token, or of none, as 0.
+    """Return 0 as the variance of fewer than two sampled tokens.
 
-    verl 0.9.1 raises in ``masked_var``, with which generalised advantages are whitened: a step in which every episode
-    is lost ends the training.
+    verl 0.9.1 raises in ``masked_var``, which whitens generalised advantages: a step that loses every episode would end
+    the training.
     """
     import verl.utils.torch_functional as torch_functional
 
@@ -155,10 +149,10 @@ def take_no_variance_of_single_tokens() -> None:
 
 
 def correct_no_step_without_tokens() -> None:
-    """Leave a batch without one sampled token as it is, where the engine's log-probabilities are corrected for.
+    """Skip the correction for the engine's log-probabilities if a batch has no sampled token.
 
-    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), also where no correction is
-    configured and only its metrics are computed.
+    verl 0.9.1 raises there ("response_mask must contain at least one valid token"), even if no correction is configured
+    and only its metrics are computed.
     """
     trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
 

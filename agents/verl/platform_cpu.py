@@ -1,9 +1,7 @@
-"""verl on a machine without an accelerator: the CPU as a verl platform.
+"""The CPU as a verl platform, for machines without an accelerator.
 
-verl queries its platform for everything that depends on the device. This one
-answers for the CPU; Ray is made to pretend one GPU per worker (``num_gpus``), as
-verl's resource pools count nothing else. It does not make verl's GPU-only code
-run: changes to verl itself are in ``patches``.
+verl asks its platform for everything that depends on the device. Ray pretends one GPU per worker (``num_gpus``),
+because verl's resource pools count nothing else. Changes to verl's own code are in ``patches``.
 """
 
 from __future__ import annotations
@@ -19,21 +17,18 @@ from verl.plugin.platform import PlatformBase
 
 
 class _CpuDeviceModule(types.ModuleType):
-    """The part of the ``torch.cuda`` namespace that verl calls; anything else comes from ``torch.cpu``."""
-
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
-        """False, which turns verl's device-memory reports into no-ops."""
+        # False turns verl's reports of device memory into no-ops.
         return False
 
     def current_device(self) -> torch.device:
-        """The CPU as a device, since the caller hands it to ``tensor.to``."""
+        # A device rather than an index: verl passes it to ``tensor.to``.
         return torch.device("cpu")
 
     def device_count(self) -> int:
-        """One."""
         return 1
 
     def set_device(self, device: Any) -> None:
@@ -52,32 +47,28 @@ class _CpuDeviceModule(types.ModuleType):
         """No peak is kept."""
 
     def memory_allocated(self, device: Any = None) -> int:
-        """Resident memory of this process, in bytes."""
+        """Return the resident memory of this process, bytes."""
         return int(psutil.Process().memory_info().rss)
 
     max_memory_allocated = memory_reserved = max_memory_reserved = memory_allocated
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Available and total memory of the machine, in bytes."""
+        """Return the machine's available and total memory, bytes."""
         memory = psutil.virtual_memory()
         return memory.available, memory.total
 
     def get_device_name(self, device: Any = None) -> str:
-        """The name verl prints."""
         return "cpu"
 
     def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """State of torch's generator."""
         return torch.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        """Restore torch's generator."""
         torch.set_rng_state(state)
 
 
@@ -89,15 +80,13 @@ class PlatformCPU(PlatformBase):
     device_module = _CpuDeviceModule("turntree_cpu_device")
 
     def is_available(self) -> bool:
-        """Always."""
         return True
 
     def current_device(self) -> torch.device:  # type: ignore[override]
-        """A device, not an index: verl hands it to ``tensor.to``."""
+        # A device rather than an index: verl passes it to ``tensor.to``.
         return torch.device("cpu")
 
     def device_count(self) -> int:
-        """One."""
         return 1
 
     def set_device(self, device_index: int) -> None:
@@ -107,11 +96,9 @@ class PlatformCPU(PlatformBase):
         """Nothing runs behind the caller's back."""
 
     def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
         torch.manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seed torch."""
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
@@ -121,20 +108,17 @@ class PlatformCPU(PlatformBase):
         """No caching allocator."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """No compute capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Gloo, the collective library that needs no accelerator."""
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        """Ray sets it for the pretended GPUs; it is not read here."""
+        # Ray sets the variable for the pretended GPUs; nothing reads it here.
         return "CUDA_VISIBLE_DEVICES"
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler marks."""
         yield
 
     def profiler_start(self) -> None:
@@ -144,17 +128,14 @@ class PlatformCPU(PlatformBase):
         """No device profiler."""
 
     def ray_resource_name(self) -> str:
-        """The resource that verl's pools count; Ray is started with pretended ones."""
+        # verl's pools count this resource; Ray is started with pretended GPUs.
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """No variable to protect."""
         return []
 
     def is_ipc_supported(self) -> bool:
-        """No device memory to share."""
         return False
 
     def cudart(self) -> Any:
-        """No CUDA runtime."""
         return None

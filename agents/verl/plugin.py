@@ -1,10 +1,8 @@
 """The plugin that verl loads in every process (entry-point group ``verl.plugins``).
 
-Registers the rollout backend ``turntree``, adds the drafters' counters to verl's ``vllm`` and ``sglang``, and on a
-machine without an accelerator the CPU platform with its patches. With an accelerator the platform is unchanged.
-``TURNTREE_VERL_CPU`` overrides the choice: ``1`` trains on the CPU, ``0`` never touches the platform.
-
-verl swallows exceptions of a plugin, so they are logged here first.
+Registers the rollout backend ``turntree`` and turntree's replicas for verl's ``vllm`` and ``sglang``. On a machine
+without an accelerator it also selects the CPU platform and its patches. ``TURNTREE_VERL_CPU`` overrides the choice:
+``1`` trains on the CPU, ``0`` never touches the platform.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ def register() -> None:
 
 
 def trains_on_cpu() -> bool:
-    """Whether the variable is 1 or, if it is not set, there is no accelerator.
+    """Return ``TURNTREE_VERL_CPU`` if it is set, else whether there is no accelerator.
 
     Raises:
-        ValueError: If the variable has another value.
+        ValueError: If the variable is neither 0 nor 1.
     """
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
@@ -43,7 +41,6 @@ def trains_on_cpu() -> bool:
 
 
 def select_cpu_platform() -> None:
-    """Make verl use the CPU as its device."""
     from verl.plugin.platform import PlatformRegistry, set_platform
 
     from turntree.agents.verl.patches import apply_cpu_patches

@@ -1,6 +1,6 @@
-"""What ``turntree train`` checks before it starts verl, and the same checks alone: ``--check``, ``doctor --config``.
+"""The checks of ``turntree train`` before verl starts, also available alone: ``--check``, ``doctor --config``.
 
-Not checked: what needs the GPUs or the other nodes, and what verl finds out while it runs.
+Not checked: what needs GPUs or other nodes, and what verl finds out while it runs.
 """
 
 from __future__ import annotations
@@ -39,27 +39,21 @@ _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
 class Tasks(NamedTuple):
-    """Tasks of each split."""
-
     train: int
     val: int
 
 
 class Start(NamedTuple):
-    """A composed training, and whether it could be started now."""
+    """A composed training and whether it can start now."""
 
     composition: Composition
-    problems: tuple[Problem, ...]
-    """What ``train`` would refuse; it names the first."""
-    tasks: Tasks | None
-    """``None`` if they cannot be drawn."""
-    changed: tuple[str, ...]
-    """What differs from verl's own defaults, as ``key=value``."""
-    resumed: int
-    """Step after which the run goes on, 0 for a new one."""
+    problems: tuple[Problem, ...]  #: the errors that ``train`` would raise; it raises the first
+    tasks: Tasks | None  #: ``None`` if they cannot be drawn
+    changed: tuple[str, ...]  #: the differences from verl's defaults, as ``key=value``
+    resumed: int  #: step after which the run resumes, 0 for a new run
 
     def summary(self) -> Iterator[str]:
-        """The training in a few lines."""
+        """Describe the training in a few lines."""
         choice, settings, config = self.composition.choice, self.composition.settings, self.composition.verl
         options = [f"{group}={name}" for group, name in choice.options if group != "speculation"]
         yield f"options: {' '.join(options)} speculation=[{','.join(choice.speculation)}]"
@@ -84,13 +78,13 @@ class Start(NamedTuple):
         yield f"run: {run_folder(self.composition).root}{goes_on}"
 
     def yaml(self) -> str:
-        """The configuration that verl would be started with, without what a start adds for Ray's own processes."""
+        """Return the configuration that verl would get, without additions for Ray's processes."""
         complete(self.composition, run_folder(self.composition))
         return OmegaConf.to_yaml(self.composition.verl)
 
 
 def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
-    """Compose a training and make every check of its start. Nothing is started, and the run's folder is only read.
+    """Compose a training and check whether it can start, without starting or writing anything.
 
     Args:
         config: Name of a shipped configuration, path of a YAML file, or the first override, as for ``train``.
@@ -114,12 +108,11 @@ def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
 
 
 def run_folder(composition: Composition) -> RunFolder:
-    """The folder of the run that a configuration names."""
     return RunFolder(Path(composition.settings.run_dir).absolute())
 
 
 def find_problems(composition: Composition, folder: RunFolder) -> list[Problem]:
-    """What keeps a composed training from starting, as far as that is known without its tasks (``draw_tasks``)."""
+    """Return the errors of a composed training that can be found without its tasks (``draw_tasks``)."""
     found: list[Problem] = []
     for check in _checks(composition, folder):
         try:
@@ -130,7 +123,6 @@ def find_problems(composition: Composition, folder: RunFolder) -> list[Problem]:
 
 
 def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[], object]]:
-    """The checks, independent of each other."""
     settings, config = composition.settings, composition.verl
     yield from size_checks(config, settings)
     yield partial(_check_model, str(config.actor_rollout_ref.model.path))
@@ -159,11 +151,10 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
     """Write the tasks of a run as rows.
 
     Args:
-        tell: Called with a line if the environment has fewer tasks than a training takes by default.
+        tell: Called with a line if the environment has fewer tasks than a training uses by default.
 
     Raises:
-        ConfigError: If the environment has fewer tasks than a step takes, or answers of a data set are to be compared
-            and there are no rules for it.
+        ConfigError: If there are fewer tasks than a step needs, or a data set's answers have no answer format.
     """
     settings, config = composition.settings, composition.verl
     val_kwargs = {**settings.env_kwargs, **settings.val_env_kwargs}
@@ -181,7 +172,6 @@ def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str]
 
 
 def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> None:
-    """Check that there are rules to compare the answers of every data set, if they are compared."""
     scorer = make_scorer(settings.rewards, settings.answer_format)
     if scorer is None or ANSWER not in scorer.names:
         return
@@ -196,7 +186,7 @@ def _check_answer_formats(settings: TrainSettings, files: Sequence[Path]) -> Non
 
 
 def complete(composition: Composition, folder: RunFolder) -> None:
-    """Give verl's configuration the files of a run, and turntree's processes their settings."""
+    """Add the run's files and turntree's settings to verl's configuration."""
     config = composition.verl
     for key, value in {
         "data.train_files": str(folder.rows("train")),
@@ -213,7 +203,6 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 
 
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
-    """The uses of earlier turns that are on, by the settings rather than the names of options."""
     rollout = config.actor_rollout_ref.rollout
     drafts = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).speculation
     if drafts is not None:
@@ -242,7 +231,6 @@ def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
 
 
 def _text(value: Any) -> str:
-    """A value in Hydra's grammar."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     return str(value).replace("'", "")

@@ -15,7 +15,7 @@ import ray
 from machine_speed import eventually
 
 from turntree.agents.engines.protocol import Completion, TurnRequest
-from turntree.agents.resuming.lost_turns import LostTurns
+from turntree.agents.resuming.interrupted_turns import RetryingEngine
 from turntree.envs import Env, Message, Reply, Task, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
@@ -71,9 +71,9 @@ class Overtaken(Forking):
 @cache
 def _kill_at_reverified_turn(note: Path, server: str) -> None:
     """In this process, whatever environments it makes."""
-    generate = LostTurns.generate
+    generate = RetryingEngine.generate
 
-    async def killed(self: LostTurns, request: TurnRequest) -> Completion:
+    async def killed(self: RetryingEngine, request: TurnRequest) -> Completion:
         if not request.draft or not is_first(note):
             return await generate(self, request)
         victims = actors(server)[-1:]
@@ -83,7 +83,7 @@ def _kill_at_reverified_turn(note: Path, server: str) -> None:
         kill(victims)
         return await turn
 
-    LostTurns.generate = killed  # type: ignore[method-assign]
+    RetryingEngine.generate = killed  # type: ignore[method-assign]
 
 
 class Repeating(Talking):

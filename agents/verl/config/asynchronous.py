@@ -1,10 +1,10 @@
-"""What verl's asynchronous trainers can be used with; the one place that says so.
+"""Support of verl's asynchronous trainers; the only place that decides it.
 
-| trainer mode | engines | with |
+| trainer mode | engines | supported with |
 |---|---|---|
 | `sync` | all | all |
-| `colocate_async` | all | drafts from trees, the broker; coupled validations |
-| `separate_async` | all, on devices of their own alone (`hybrid_engine=false`) | the same |
+| `colocate_async` | all | tree drafts, draft sharing between replicas, coupled validations |
+| `separate_async` | all, on separate devices (`hybrid_engine=false`) | as `colocate_async` |
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _MANAGER = "turntree.agents.verl.playing.manager.EpisodeManager"
 
 
 def updates_while_playing(trainer_mode: str) -> bool:
-    """Whether a trainer of this mode updates the weights while episodes are played."""
+    """Return whether a trainer of this mode updates the weights while episodes are played."""
     return trainer_mode != SYNC
 
 
 def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
-    """The settings, with a section ``asynchronous`` exactly where the weights change while episodes are played.
+    """Return the settings with a section ``asynchronous`` only if weights change during episodes.
 
     Raises:
         ConfigError: As ``on_resume``.
@@ -42,10 +42,10 @@ def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
 
 
 def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
-    """What becomes of sampled tokens when the weights change; ``None`` if they do so only between steps.
+    """Return what happens to sampled tokens at a weight update; ``None`` if updates come between steps.
 
     Raises:
-        ConfigError: If the trainer's mode goes with another setting not.
+        ConfigError: If another setting does not go with the trainer's mode.
     """
     mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
     manager = rollout.agent.agent_loop_manager_class

@@ -1,7 +1,6 @@
-"""The section of turntree's engine, ``engine_kwargs.turntree``, read for an external engine.
+"""Read turntree's engine section, ``engine_kwargs.turntree``, for an external engine.
 
-An external engine uses the settings of speculation, of the store and of the
-sharing between replicas; any other key is an error, never silently ignored.
+An external engine uses the settings of speculation, the draft store and draft sharing; any other key is an error.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ _READ = ("speculation", "forest", "sharing")
 
 
 def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:
-    """Give an external engine the context of the longest episode; unset, it takes all that the model has.
+    """Set an external engine's context to the longest episode; unset, it takes all of the model's.
 
     Args:
         config: verl's whole configuration, modified in place.
-        given: The context in the engine's own arguments, if it stands there.
+        kept: Tokens that the engine reserves at the end of its context.
+        given: The context in the engine's own arguments, if any.
 
     Returns:
-        The context, within the positions of a model whose folder says them; one that the configuration names stays.
+        The context, at most the model's positions if its folder names them; a configured context stays.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
@@ -38,7 +38,7 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
 
 
 def positions(model: str) -> int | None:
-    """Positions of a model in a folder; ``None`` if it is none, or does not say."""
+    """Return the positions of a model in a folder; ``None`` if there is no folder or it does not name them."""
     file = Path(model).expanduser() / "config.json"
     try:
         read = read_json(file)
@@ -50,7 +50,7 @@ def positions(model: str) -> int | None:
 
 
 def asking_setting(run: PlaySettings) -> str:
-    """The setting that puts turntree's own uses of turns before an external engine; empty if none does."""
+    """Return the setting that makes turntree reuse turns with an external engine; empty if none does."""
     if run.reuse.mode is not ReuseMode.NONE:
         return f"turntree.reuse.mode={run.reuse.mode}"
     if run.run_ahead.enabled:
@@ -59,17 +59,14 @@ def asking_setting(run: PlaySettings) -> str:
 
 
 def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> EngineSettings | None:
-    """Draft settings of an external engine.
+    """Return the draft settings of an external engine; ``None`` if it does not run or drafts nothing.
 
     Args:
         name: The engine's name in ``rollout.name``.
-        title: The name as its makers write it.
-
-    Returns:
-        ``None`` if another engine runs, or nothing is drafted.
+        title: The engine's name in messages.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or the model is to draft as well.
+        ConfigError: If only turntree's own engine supports a setting, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:

@@ -1,8 +1,8 @@
-"""The groups of options of a training: device, engine, size, environment, algorithm, mode, reuse and speculation.
+"""The option groups of a training: device, engine, size, environment, algorithm, mode, reuse, speculation.
 
-An option is a file ``configs/GROUP/OPTION.yaml`` of turntree's keys and verl's. Hydra merges one of each group by
-the defaults list of ``configs/turntree_trainer.yaml``. That file also lists, as ``requires``, which options are
-compatible only with some of another group; a defaults list cannot state that.
+An option is a file ``configs/GROUP/OPTION.yaml`` with turntree's and verl's keys. Hydra merges one option of each
+group by the defaults list of ``configs/turntree_trainer.yaml``. That file also lists under ``requires`` which options
+are compatible only with some options of another group, which a defaults list cannot express.
 """
 
 from __future__ import annotations
@@ -21,45 +21,32 @@ from omegaconf import DictConfig
 from turntree.agents.verl.config.defaults_list import Composed, compose_defaults
 from turntree.agents.verl.config.sections import ConfigError, plain, unknown_key
 
-TRAINER = "turntree_trainer"
-"""The shipped configuration with the default option of each group."""
+TRAINER = "turntree_trainer"  #: the shipped configuration with the default option of each group
 DEVICE = "device"
-"""The group of the machines."""
-SPECULATION = "speculation"
-"""The group of which several options may be chosen."""
-SYNC = "sync"
-"""The mode in which no episode goes on while the policy is updated."""
+SPECULATION = "speculation"  #: the only group with several options at once
+SYNC = "sync"  #: the mode without weight updates during episodes
 REUSE = "reuse"
-"""The group that decides whether a turn may begin with a stored one."""
 NO_REUSE = "none"
+#: in merge order; later groups override
 GROUPS = (DEVICE, "engine", "size", "env", "algorithm", "mode", REUSE, SPECULATION)
-"""The groups in the order in which they are merged; later ones override."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An option of every group."""
+    """An option of every group; ``speculation`` may have several, merged in order."""
 
     device: str
-    """Machine: a file of ``configs/device``."""
     engine: str
-    """Engine that generates."""
     size: str
-    """Size of the policy, and its training hardware."""
-    env: str | None
-    """Environment; ``None`` if the configuration names one of its own."""
+    env: str | None  #: ``None`` if the configuration names its own environment
     algorithm: str
-    """Algorithm of the update."""
     mode: str = SYNC
-    """Trainer of verl: whether episodes go on while the policy is updated."""
     reuse: str = NO_REUSE
-    """How a turn may begin with a stored one."""
     speculation: tuple[str, ...]
-    """Uses of earlier turns, merged in this order."""
 
     @property
     def name(self) -> str:
-        """The options as one name, for folders and experiments.
+        """Return the options as one name, for folders and experiments.
 
         >>> options = dict(device="cpu", engine="local", size="tiny", env="gsm8k", algorithm="ppo")
         >>> Choice(**options, reuse="same_seed", speculation=("tree", "run_ahead")).name
@@ -71,7 +58,7 @@ class Choice:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Group and option in the order in which they are merged."""
+        """Return pairs of group and option in merge order."""
         single = ((group, getattr(self, group)) for group in GROUPS if group != SPECULATION)
         return (*((group, name) for group, name in single if name), *((SPECULATION, name) for name in self.speculation))
 
@@ -81,24 +68,22 @@ class Incompatible(ConfigError):
 
 
 def list_options(group: str) -> tuple[str, ...]:
-    """Shipped options of a group."""
     folder = resources.files("turntree.configs").joinpath(group)
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
 
 
 def list_configs() -> tuple[str, ...]:
-    """Names of the configurations that ship with turntree."""
     return list_options("")
 
 
 def compose_options(
     own: Mapping[str, Any], named: Mapping[str, Any], *, own_env: bool = False
 ) -> tuple[DictConfig, Choice]:
-    """Compose a configuration by its defaults list; whether its options are compatible is not checked.
+    """Compose a configuration by its defaults list, without checking whether its options are compatible.
 
     Args:
         named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
-        own_env: Whether the configuration itself names an environment, so that the group's default is left out.
+        own_env: Whether the configuration names its own environment, so that the group's default is left out.
 
     Raises:
         ConfigError: If a group or an option is unknown or missing.
@@ -117,7 +102,6 @@ def compose_options(
 
 @lru_cache(maxsize=256)
 def _shipped(defaults: tuple[str, ...], overrides: tuple[str, ...], own_env: bool, without_env: bool) -> Composed:
-    """As ``_composed``, of shipped options alone, which do not change; the configuration is not to be modified."""
     return _composed({"defaults": [*defaults]}, overrides, own_env, without_env)
 
 
@@ -131,13 +115,13 @@ def _composed(own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, w
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that options are compatible.
+    """Raise if two options are incompatible.
 
     Args:
-        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` why.
+        requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` the reason.
 
     Raises:
-        Incompatible: If two are not.
+        Incompatible: If two options are incompatible.
     """
     if found := next(_conflicts(choice, requires), None):
         group, option, other, name = found
@@ -153,17 +137,16 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
 
 
 def fits(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether options are compatible; the arguments are those of ``check_compatible``."""
+    """Return whether the options are compatible; see ``check_compatible``."""
     return next(_conflicts(choice, requires), None) is None
 
 
 def with_size(choice: Choice, size: str) -> Choice:
-    """The same options with another shipped size, on the machine of that."""
+    """Return the choice with another shipped size, on that size's device."""
     return replace(choice, size=size, device=compose_options({"defaults": [TRAINER]}, {"size": size})[1].device)
 
 
 def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str]]:
-    """Group and option, and group and option that do not go with these."""
     for group, option in choice.options:
         for other, allowed in requires.get(f"{group}={option}", {}).items():
             for name in (name for kind, name in choice.options if kind == other):
@@ -173,7 +156,7 @@ def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Ite
 
 @lru_cache(maxsize=1)
 def offered() -> tuple[Choice, ...]:
-    """Every compatible combination of one option per group."""
+    """Return compatible combinations of one option per group."""
     return tuple(_offered())
 
 
@@ -204,7 +187,6 @@ def _choice(chosen: Mapping[str, Any]) -> Choice:
 
 
 def _in_our_words(error: Exception) -> ConfigError:
-    """The error for what Hydra refuses about a defaults list."""
     missing = getattr(error, "missing_cfg_file", None)
     unused = re.search(r"Could not override '(\w+)", str(error))
     group, _, option = (missing or "").rpartition("/")

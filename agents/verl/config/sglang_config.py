@@ -1,14 +1,12 @@
-"""Conversion of turntree's engine section to arguments of SGLang under verl.
+"""Convert turntree's engine section to SGLang's arguments under verl.
 
-A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. The arguments name a built-in algorithm,
-``NGRAM``, so that verl's own server accepts them too, which builds them before
-SGLang loads plugins; turntree's plugin replaces its worker if the environment
-variable of its settings says so. That variable goes to all of Ray's processes.
+Drafts are configured in one place for all engines, ``engine_kwargs.turntree.speculation`` and ``.forest``. The
+arguments name the built-in algorithm ``NGRAM``, because verl's server builds them before SGLang loads plugins.
+turntree's plugin replaces NGRAM's worker if the environment variable with its settings is set, which goes to all of
+Ray's processes.
 
-Tested on the CPU, in training steps: all of verl's path through its SGLang server,
-with stand-ins for SGLang's kernels. Not tested, as it needs CUDA: those kernels, and
-the handles of device memory by which verl transfers weights.
+Tested on the CPU in training steps: verl's path through its SGLang server, with stand-ins for SGLang's kernels. Not
+tested, since they need CUDA: the kernels, and verl's weight transfer by handles of device memory.
 """
 
 from __future__ import annotations
@@ -26,19 +24,18 @@ from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, fit_c
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
-_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
-"""Environment variables of all of Ray's processes."""
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"  #: environment variables of all of Ray's processes
 _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
 def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's worker into the arguments of SGLang; other engines are left unchanged.
+    """Put turntree's worker into SGLang's arguments; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
+        ConfigError: If only turntree's own engine supports a setting, or there are two drafters.
     """
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
         return
@@ -65,7 +62,7 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
 
 
 def _check_adapters(config: DictConfig) -> None:
-    """Refuse drafts beside adapters that SGLang's captured graphs serve: it keeps those of one width alone."""
+    # SGLang's captured graphs serve adapters at one width only; drafts need two.
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     adapters = (model.lora_rank or model.lora.rank) and not model.lora.get("merge")
     if adapters and not rollout.enforce_eager:
@@ -77,7 +74,6 @@ def _check_adapters(config: DictConfig) -> None:
 
 
 def _fit_graphs(config: DictConfig) -> None:
-    """Capture as few batch sizes as turntree's plugin lets a server capture that names its own algorithm."""
     own, rollout = f"{ROLLOUT}.engine_kwargs.sglang", config.actor_rollout_ref.rollout
     if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
         most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
@@ -85,7 +81,6 @@ def _fit_graphs(config: DictConfig) -> None:
 
 
 def _fit_priorities(config: DictConfig) -> None:
-    """Let SGLang take places of precomputed turns for others."""
     for key, value in PRIORITIES.items():
         own = f"{ROLLOUT}.engine_kwargs.sglang.{key}"
         given = OmegaConf.select(config, own)

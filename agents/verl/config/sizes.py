@@ -1,7 +1,7 @@
-"""Relations between the sizes of a training: tasks, batches, mini-batches, samples, devices. verl finds most of them
-out once the model is loaded, by a division by zero or an assertion in a worker; here each is a line before the start.
+"""Check how a training's sizes fit together: tasks, batches, mini-batches, samples, devices.
 
-Not here: the tokens of micro-batches (``micro_batches``), and memory (``memory``).
+verl finds most conflicts after loading the model, by a division by zero or an assertion in a worker.
+Not here: the memory of a GPU (``memory``).
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _BATCH, _CHUNK = "data.train_batch_size", "data.gen_batch_size"
 
 
 def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callable[[], None]]:
-    """Checks, independent of each other, that the sizes of a training fit; one warns of tasks that are never played.
-
-    Each raises ConfigError if two sizes do not fit; both are named with their numbers.
-    """
+    """Yield independent checks of a training's sizes; each raises a ``ConfigError`` with both numbers."""
     if settings.train_tasks is not None:  # else the environment says how many it has, once the rows are written
         yield partial(check_tasks, config, settings.train_tasks)
     yield partial(_check_chunk, config, config.data.train_batch_size)
@@ -42,7 +39,7 @@ def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callabl
 
 
 def check_tasks(config: DictConfig, train_tasks: int) -> None:
-    """Check that there are tasks for a step, and warn of tasks that are never played.
+    """Check that there are enough tasks for a step; warn of tasks that are never played.
 
     Raises:
         ConfigError: If a step takes more tasks than there are.
@@ -64,26 +61,23 @@ def check_tasks(config: DictConfig, train_tasks: int) -> None:
 
 
 def epoch_steps(config: DictConfig, train_tasks: int) -> float:
-    """Steps of an epoch of ``train_tasks``: whole ones, except where a step may span two epochs."""
+    """Return the steps of an epoch: a whole number, unless a step may span two epochs."""
     steps: float = _read_tasks(config, train_tasks) / config.data.train_batch_size
     return steps if _by_one(config) else math.floor(steps)
 
 
 def _read_tasks(config: DictConfig, train_tasks: int) -> int:
-    """Tasks that verl reads."""
     most = int(config.data.get("train_max_samples") or -1)
     return train_tasks if most < 0 else min(most, train_tasks)
 
 
 def _by_one(config: DictConfig) -> bool:
-    """Whether verl takes tasks one by one, whatever ``data.gen_batch_size`` is; a batch may then span two epochs."""
     refills = config.trainer.v1.sampler.get("sync_refill_failed_groups")
     filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
     return bool(refills or filters or updates_while_playing(config.trainer.v1.trainer_mode))
 
 
 def _check_positions(config: DictConfig) -> None:
-    """Turntree's own engine refuses rows beyond the model's context, but once verl's processes have started."""
     rollout, model = config.actor_rollout_ref.rollout, str(config.actor_rollout_ref.model.path)
     longest, most = rollout.max_model_len or rollout.prompt_length + rollout.response_length, positions(model)
     if rollout.name == "turntree" and most is not None and longest > most:
@@ -139,7 +133,6 @@ def _check_replicas(config: DictConfig) -> None:
 
 
 def _mini_batches(config: DictConfig) -> Iterator[tuple[str, DictConfig, DictConfig, int]]:
-    """The sections with mini-batches: key of their Ulysses size, section, model, and devices that share one row."""
     actor = config.actor_rollout_ref.actor
     own = actor.ulysses_sequence_parallel_size or 1
     # As verl's FSDPActorConfig: the section's own size where that is above 1.
@@ -163,7 +156,6 @@ def _check_sequence_parallel(key: str, model: DictConfig, parallel: int) -> None
 
 
 def _check_micro_batches(config: DictConfig) -> None:
-    """Micro-batches are by tokens in the actor and the engine's log-probabilities alike, or by rows in both."""
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if bool(actor.use_dynamic_bsz) != bool(rollout.log_prob_use_dynamic_bsz):
         raise ConfigError(

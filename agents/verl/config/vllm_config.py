@@ -1,8 +1,7 @@
-"""Conversion of turntree's engine section to arguments of vLLM under verl.
+"""Convert turntree's engine section to vLLM's arguments under verl.
 
-A configuration has one place for the drafts, ``engine_kwargs.turntree.speculation``
-and ``.forest``, whatever the engine. For ``rollout.name=vllm`` that becomes
-vLLM's ``speculative_config`` and ``additional_config``, which verl passes on.
+Drafts are configured in one place for all engines, ``engine_kwargs.turntree.speculation`` and ``.forest``. For
+``rollout.name=vllm`` they become vLLM's ``speculative_config`` and ``additional_config``, which verl passes on.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 
 def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's drafter into the arguments of vLLM; other engines are left unchanged.
+    """Put turntree's drafter into vLLM's arguments; other engines are left unchanged.
 
     Args:
         config: verl's whole configuration, modified in place.
 
     Raises:
-        ConfigError: If a setting is supported only by turntree's own engine, or there are two drafters.
+        ConfigError: If only turntree's own engine supports a setting, or there are two drafters.
     """
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "vllm":
         return
@@ -47,7 +46,6 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
 
 
 def _fit_scoring(config: DictConfig, asking: str) -> None:
-    """Let vLLM give the log-probabilities that the setting ``asking`` needs."""
     mode = OmegaConf.select(config, f"{ROLLOUT}.logprobs_mode")
     if mode != "processed_logprobs":
         raise ConfigError(
@@ -60,7 +58,6 @@ def _fit_scoring(config: DictConfig, asking: str) -> None:
 
 
 def _fit_priorities(config: DictConfig) -> None:
-    """Let vLLM take places of precomputed turns for others."""
     own = f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy"
     policy = OmegaConf.select(config, own)
     if policy not in (None, "priority"):

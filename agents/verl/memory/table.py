@@ -1,6 +1,6 @@
-"""The estimates of the shipped sizes as a Markdown table: ``python -m turntree.agents.verl.memory.table``.
+"""Print the estimates of the shipped sizes as Markdown: ``python -m turntree.agents.verl.memory.table``.
 
-Not here: the estimate of one's own configuration, which ``turntree doctor --config`` prints.
+Not here: the estimate of your own configuration, which ``turntree doctor --config`` prints.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ _HEAD = """\
 
 
 def sizes() -> list[tuple[str, str]]:
-    """Every size for GPUs with each engine that it goes with."""
     found = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
     return sorted(found, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
 
 
 @lru_cache
 def estimated(size: str, engine: str, env: str, algorithm: str = "grpo") -> Estimate:
-    """The estimate of a training that is put together from options."""
     options = (f"size={size}", f"engine={engine}", f"env={env}", f"algorithm={algorithm}")
     return estimate(compose(None, options).verl)
 
 
 def markdown() -> str:
-    """The table: gigabytes (10^9 bytes) of each GPU, by phase, for the longest episodes."""
+    """Return the table in gigabytes (10^9 bytes) of each GPU, by phase, for the longest episodes."""
     return "\n".join([_HEAD, *_rows()]) + "\n"
 
 

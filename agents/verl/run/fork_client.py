@@ -1,8 +1,8 @@
-"""A command that stands in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
+"""Stand in for a Python interpreter: ``python fork_client.py SOCKET SCRIPT [ARGUMENT]...``.
 
-It asks the fork server behind SOCKET for a fork that runs the script with this process's environment, folder, signals
-and streams, waits for its end and ends with its status. If no server answers, the script runs in this interpreter.
-Needs only the standard library, so that it may be started without packages (``python -S``).
+Asks the fork server at SOCKET for a fork that runs the script with this process's environment, folder, signals and
+streams, and exits with the fork's status. If no server answers, the script runs in this interpreter. Needs only the
+standard library, so that it can start without packages (``python -S``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def send_message(connection: socket.socket, message: bytes, descriptors: Sequenc
 
 
 def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive what ``send_message`` sent: the bytes, and as many descriptors as there are standard streams.
+    """Receive what ``send_message`` sent: the bytes and a descriptor for each standard stream.
 
     Raises:
         OSError: If the other end closed before it had sent everything.
@@ -45,7 +45,6 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
 
 
 def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
-    """The exit status of a fork that ran the script, or ``None`` if there is no server."""
     request = {
         "argv": list(argv),
         "env": dict(os.environ),
@@ -66,7 +65,6 @@ def _fork_elsewhere(path: str, argv: Sequence[str]) -> int | None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a script in a fork, or here."""
     path, *argv = arguments
     status = _fork_elsewhere(path, argv)
     if status is None:

@@ -1,12 +1,12 @@
-"""A fork server: Ray's workers as forks of one process that has imported what all of them need.
+"""A fork server: Ray's workers as forks of one process that has imported what they need.
 
-verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker by the command
-``runtime_env.py_executable``; here that is ``fork_client``, which sends its arguments, environment, working folder,
-signal mask and standard streams to the server, and waits until the fork that stands for it has ended.
+verl's imports take seconds of processor time in each of its eight processes. Ray starts a worker with the command
+``runtime_env.py_executable``. Here this is ``fork_client``, which sends its arguments, environment, working folder,
+signal mask and standard streams to the server and waits until its fork has ended.
 
-Invariant: a fork differs from a new interpreter only in the modules already imported: ``become`` sets all
-that a process inherits. This holds if no Python thread runs and no accelerator is initialised when the server
-forks, so this serves only trainings on the CPU. Linux and other POSIX systems.
+Invariant: a fork differs from a new interpreter only in its imported modules; ``become`` sets all inherited state.
+This requires that no Python thread runs and no accelerator is initialised when the server forks, so only trainings on
+the CPU use it. Linux and other POSIX systems.
 """
 
 from __future__ import annotations
@@ -27,26 +27,22 @@ from pathlib import Path
 from turntree.agents.verl.run.fork_client import STREAMS, receive_message
 
 _FORKED = signal.SIGCHLD
-_PATIENCE = 10.0
-"""Seconds in which a client must send its request; it does so at once."""
+_PATIENCE = 10.0  #: seconds for a client to send its request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """The inputs of a new interpreter."""
 
-    argv: list[str]
-    """A script and its arguments."""
+    argv: list[str]  #: a script and its arguments
     env: dict[str, str]
     cwd: str
-    blocked: list[int]
-    """Blocked signals."""
+    blocked: list[int]  #: signal numbers
     group: int
-    """Process group."""
 
 
 def listen(path: Path) -> socket.socket:
-    """Bind a server's socket; clients may connect from now on, and wait.
+    """Bind the server's socket; from now on clients can connect and wait.
 
     Args:
         path: Path of the socket, about 100 bytes at most.
@@ -59,13 +55,13 @@ def listen(path: Path) -> socket.socket:
 
 
 def serve(listener: socket.socket, parent: int) -> Request | None:
-    """Fork for every client, until the parent's end of a pipe is closed.
+    """Fork for every client, until the parent closes its end of a pipe.
 
     Args:
         parent: File descriptor of the pipe's reading end.
 
     Returns:
-        In a fork, the request that it is to ``become``; in the server, ``None`` at the end.
+        In a fork, the request that it must ``become``; in the server, ``None`` at the end.
     """
     if threading.active_count() > 1:
         raise RuntimeError(f"threads run, and do not live on in a fork: {threading.enumerate()}")
@@ -108,7 +104,6 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
 
 
 def _fork(client: socket.socket) -> tuple[int | None, Request | None]:
-    """Fork for a client: the fork's pid and no request in the server, and its request in the fork."""
     client.settimeout(_PATIENCE)
     try:
         message, descriptors = receive_message(client)
@@ -139,7 +134,6 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _leave(selector: selectors.BaseSelector, client: socket.socket, status: int) -> None:
-    """Tell a client how its fork has ended."""
     with contextlib.suppress(KeyError, ValueError):
         selector.unregister(client)
     with contextlib.suppress(OSError):
@@ -163,7 +157,7 @@ def become(request: Request) -> None:
 
 
 def _take_new_random_numbers() -> None:
-    """NumPy's would be the same in all forks; Python's own generator is seeded again at each fork."""
+    # NumPy's numbers would repeat in all forks; Python reseeds its own generator at each fork.
     if "numpy" in sys.modules:
         import numpy as np
 

@@ -1,8 +1,8 @@
-"""verl's driver, and beside it the server whose forks are Ray's workers: what ``turntree train`` starts.
+"""verl's driver and, beside it, the server whose forks are Ray's workers.
 
-``python -m turntree.agents.verl.run.prefork [--socket=PATH] ARGUMENT...`` imports verl while the run is still being
-prepared, waits for a line on standard input, and is ``python -m verl.trainer.main_ppo ARGUMENT...`` from then on.
-With a socket, workers are forked (see ``fork_server``).
+``python -m turntree.agents.verl.run.prefork [--socket=PATH] ARGUMENT...`` imports verl while the run is being
+prepared, waits for a line on standard input, and then runs ``python -m verl.trainer.main_ppo ARGUMENT...``. With a
+socket, Ray's workers are forked (see ``fork_server``).
 """
 
 from __future__ import annotations
@@ -50,30 +50,21 @@ PRELOADED = (
     "turntree.agents.scoring.scorer",
     "turntree.spec_tree.store.forest",
 )
-"""Modules that take most of the start of verl's processes; of SciPy and others that nothing demands, where they are
-installed. None imports Ray, which reads a worker's own values (its job, its parent) from the environment when it is
-imported."""
 
 
 def command(socket: Path | None, arguments: Sequence[str]) -> list[str]:
-    """The command line of a driver.
-
-    Args:
-        socket: Path on which the fork server listens; ``None`` starts none.
-        arguments: Arguments of verl's ``main_ppo``.
-    """
+    """Return a driver's command line; without a socket no fork server starts."""
     own = [] if socket is None else [f"{_SOCKET}{socket}"]
     return [sys.executable, "-m", __spec__.name, *own, *arguments]
 
 
 def py_executable(socket: Path) -> str:
-    """Ray's ``runtime_env.py_executable`` for workers that are forked, in the shell's grammar."""
+    """Return Ray's ``runtime_env.py_executable`` for forked workers, quoted for a shell."""
     client = Path(__file__).with_name("fork_client.py")
     return shlex.join([sys.executable, "-S", str(client), str(socket)])
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Fork the server, import verl, wait for the line on standard input, and run verl."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
     gc.disable()  # imports create objects that stay
@@ -90,7 +81,6 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _start_server(path: Path) -> None:
-    """Import what workers need and fork the server. It ends with this process, whose end of a pipe is then closed."""
     from turntree.agents.verl.run.fork_server import become, listen, serve
 
     for name in PRELOADED:

@@ -1,8 +1,3 @@
-"""What a running training tells: its phases until a step has ended, its steps, and where it stands when it is stopped.
-
-Not here: starting and stopping verl (``launch``), and how the records are written (``records``).
-"""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
@@ -17,13 +12,13 @@ from turntree.agents.verl.records.step_reports import StepReader, StepReport
 
 
 class Progress:
-    """Follows the records of one training.
+    """Report a running training's phases and steps from its records.
 
     Args:
-        steps: Steps that it shall have in all; ``None`` if epochs are counted.
+        steps: Total steps of the training; ``None`` if epochs are counted.
         tools: Returns the names of the environment's tools.
-        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with what
-            goes on after ``SILENCE`` without news.
+        on_phase: Called when a phase begins, until the first step has ended; when verl is being stopped; and with the
+            current activity after ``SILENCE`` without news.
     """
 
     def __init__(
@@ -45,18 +40,18 @@ class Progress:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, as verl is about to be started."""
+        """Start over before verl starts again."""
         self._steps, self._phases = StepReader(self._folder), PhaseReader(self._folder, self._began)
         self._learning = LearningWarnings(self._folder, self._tools)
         self._stepped = False
 
     def tell(self, words: str) -> None:
-        """Tell a phase of this process."""
+        """Report a phase of this process."""
         self._phase, self._told = words, perf_counter()
         self._on_phase(self._phases.phase(words))
 
     def look(self) -> None:
-        """Tell what is new."""
+        """Report what is new."""
         for phase in self._phases.new():
             if not self._stepped:
                 self._phase, self._told = phase.words, perf_counter()

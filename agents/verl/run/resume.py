@@ -1,11 +1,9 @@
-"""Resuming a run from a checkpoint: its step, and the records to keep.
+"""Resume a run from a checkpoint: find its step and choose the records to keep.
 
-Records of later steps are removed, as they are written again; the rest is
-kept. Of an asynchronous training an episode that was begun before the checkpoint may
-have ended, or been verified again, by weights of after it, which the resumed run never has:
-these lines go, too. verl empties its file of metrics when it starts: the old content is moved
-away meanwhile, and joined with the new one at the end, or at the next start if
-there was no regular end.
+Records of later steps are removed, since they will be written again. In an asynchronous training an episode that began
+before the checkpoint may have ended, or been re-verified, with later weights; its lines are removed too. verl empties
+its metrics file at the start: the old rows are moved away and joined with the new ones at the end, or at the next start
+if the run ended irregularly.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import io
 import json
 import logging
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -23,26 +22,20 @@ from typing import Any
 from turntree.agents.files import write_whole
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.run.full_disk import remove_halves
 
 logger = logging.getLogger(__name__)
 
-LATEST = "latest_checkpointed_iteration.txt"
-"""Written by verl when a checkpoint is whole."""
+LATEST = "latest_checkpointed_iteration.txt"  #: verl writes it when a checkpoint is complete
 
 
 def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
-    """The folder of the checkpoints that a run resumes from.
-
-    Args:
-        trainer: verl's section ``trainer``.
-    """
+    """Return the folder of the checkpoints that a run resumes from; ``trainer`` is verl's section."""
     path = resume_path(trainer)
     return folder.checkpoints if path is None else Path(path).parent
 
 
 def resume_path(trainer: Mapping[str, Any]) -> str | None:
-    """The checkpoint that the configuration names to resume from, as an absolute path; ``None`` if it names none.
+    """Return the absolute path of the checkpoint that the configuration names; ``None`` if it names none.
 
     Raises:
         ConfigError: If it must name one and does not.
@@ -56,7 +49,7 @@ def resume_path(trainer: Mapping[str, Any]) -> str | None:
 
 
 def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
-    """Updates that the policy has seen when the run begins; 0 for a new run.
+    """Return the updates that the policy has had when the run begins; 0 for a new run.
 
     Raises:
         ConfigError: If the named checkpoint does not exist, or verl's file of the latest step cannot be read.
@@ -83,9 +76,9 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
 
 
 def latest_step(latest: Path) -> int | None:
-    """The step that verl's file names; ``None`` if it names none.
+    """Return the step in verl's file; ``None`` if it has none.
 
-    verl writes the file last, and a full disk leaves it empty: the newest checkpoint is then whole.
+    verl writes the file last, and a full disk leaves it empty: the newest checkpoint is then complete.
     """
     text = latest.read_text(encoding="utf-8").strip()
     if not text:
@@ -94,12 +87,31 @@ def latest_step(latest: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-class Checkpoints:
-    """Where a stopped run goes on, in words.
+def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> list[str]:
+    """Remove unfinished checkpoint folders and return their names.
+
+    verl writes a checkpoint's folder first and then the step into a file beside it, so a folder of a later step than the
+    file's is unfinished.
 
     Args:
-        trainer: verl's section ``trainer``.
+        step: Step of the last complete checkpoint, 0 without one.
+        earlier: Names of the folders that an earlier run left, which stay.
     """
+    if step and not (checkpoints / f"global_step_{step}" / "actor").is_dir():
+        return []  # verl has removed it for the one that it was writing: whatever is there may be needed
+    later = [
+        path
+        for path in sorted(checkpoints.glob("global_step_*"))
+        if path.name not in earlier and path.name.removeprefix("global_step_").isdigit()
+        if int(path.name.removeprefix("global_step_")) > step
+    ]
+    for path in later:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in later]
+
+
+class Checkpoints:
+    """Describe how to continue a stopped run."""
 
     def __init__(self, trainer: Mapping[str, Any], folder: RunFolder, advice: str) -> None:
         self._advice = advice
@@ -115,13 +127,12 @@ class Checkpoints:
 
     @property
     def step(self) -> int:
-        """Step of the last checkpoint of this run that is whole, 0 without one."""
+        """Return the step of this run's last complete checkpoint, 0 without one."""
         if self._stamp is None or self._stamp == self._earlier:
             return 0
         return latest_step(self._latest) or 0
 
     def remove_halves(self) -> None:
-        """Remove what a full disk left of the checkpoint that was written last."""
         remove_halves(self._folder, self.step, self._there)
 
     def __str__(self) -> str:
@@ -132,10 +143,10 @@ class Checkpoints:
 
 
 def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> None:
-    """Make a run's records those of its first ``step`` steps; call before verl starts.
+    """Cut a run's records to its first ``step`` steps; call before verl starts.
 
     Args:
-        interrupted: Whether weights are updated while episodes are played, so that a step's file may hold later ones.
+        interrupted: Whether weights change during episodes, so that a step's file may contain later episodes.
     """
     join_metrics(folder)
     latest = folder.checkpoints / LATEST
@@ -156,7 +167,6 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
 
 
 def _name_lost_row(folder: RunFolder, step: int) -> None:
-    """Warn if verl was killed between saving a step's checkpoint and logging its metrics, which come after it."""
     logged = {json.loads(line)["step"] for line in folder.metrics.open()} if folder.metrics.exists() else set()
     if logged and step not in logged:
         logger.warning(
@@ -165,7 +175,7 @@ def _name_lost_row(folder: RunFolder, step: int) -> None:
 
 
 def join_metrics(folder: RunFolder) -> None:
-    """Put the metrics that were moved away before the new ones, if there are any, and write them as a table, too."""
+    """Prepend the metrics that were moved away to the new ones, and write all of them as a table too."""
     aside = folder.earlier_metrics
     if aside.exists():
         new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
@@ -175,7 +185,6 @@ def join_metrics(folder: RunFolder) -> None:
 
 
 def _write_table(folder: RunFolder) -> None:
-    """Write the metrics as CSV, a row for each step; what a crash has cut off is left out."""
     steps: dict[int, dict[str, Any]] = {}
     for line in folder.metrics.read_bytes().split(b"\n")[:-1] if folder.metrics.exists() else ():
         with suppress(ValueError, KeyError, TypeError):  # a damaged line must not end a training
@@ -193,12 +202,10 @@ def _write_table(folder: RunFolder) -> None:
 
 
 def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:
-    """Whether no turn of an episode is of the weights that a checkpoint of ``step`` has, or of later ones."""
     return all(turn["completion"].get("weights_version", 0) < step for turn in record["episode"]["turns"])
 
 
 def _keep_lines(path: Path, keeps: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Keep the whole lines that ``keeps`` selects; one cut off by a crash is removed."""
     if not path.exists():
         return
     before = path.read_bytes()

@@ -1,7 +1,7 @@
-"""The model of a training's checkpoint: found by ``RUN@STEP``, merged once by verl's own merger into the cache folder.
+"""Find the model of a training's checkpoint by ``RUN@STEP`` and merge it with verl's merger, once.
 
-Invariant: a merged model lies in the cache whole or not at all, and under a name that changes with the checkpoint's
-files. Not covered, and refused: LoRA adapters, and checkpoints of Megatron.
+Invariant: the cache holds a merged model completely or not at all, under a name that changes with the checkpoint's
+files. Not supported: LoRA adapters, and Megatron's checkpoints.
 """
 
 from __future__ import annotations
@@ -26,27 +26,23 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.resume import LATEST, latest_step
 from turntree.envs.data.folders import cache_folder
 
-ALL = "all"
-"""In place of a step: every whole checkpoint."""
+ALL = "all"  #: in place of a step: every complete checkpoint
 _FOLDER = re.compile(r"global_step_(\d+)")
 
 
 class TrainedModel(NamedTuple):
-    """The policy in one checkpoint of a run."""
-
     run: Path
     step: int
-    actor: Path
-    """The folder of verl's part."""
+    actor: Path  #: the folder of verl's actor
 
     @property
     def name(self) -> str:
-        """``RUN@STEP``."""
+        """Return ``RUN@STEP``."""
         return f"{self.run}@{self.step}"
 
     @property
     def digest(self) -> str:
-        """Digest of where the checkpoint's files lie, their sizes and when they were written."""
+        """Return a digest of the checkpoint's path and its files' sizes and modification times."""
         parts = blake2b(str(self.actor.resolve()).encode(), digest_size=12)
         files = [*self.actor.glob("model_*.pt"), *self.actor.glob("*.json"), *self.actor.glob("huggingface/*")]
         for path in sorted(files):
@@ -56,14 +52,14 @@ class TrainedModel(NamedTuple):
 
 
 def trained_models(name: str) -> list[TrainedModel]:
-    """The checkpoints that a model's name means; none if it does not name a run.
+    """Return the checkpoints that a model's name selects; none if it does not name a run.
 
     Args:
-        name: ``RUN`` for its last whole checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may be its folder of
-            checkpoints, too; one of these, or its folder ``actor``, is ``RUN@STEP``.
+        name: ``RUN`` for its last complete checkpoint, ``RUN@STEP``, or ``RUN@all``. ``RUN`` may also be its folder of
+            checkpoints; a checkpoint's folder, or its folder ``actor``, means ``RUN@STEP``.
 
     Raises:
-        CheckpointError: If the run has no such checkpoint, or it is not whole.
+        CheckpointError: If the run has no such checkpoint, or it is incomplete.
     """
     path, asked = Path(name), ""
     if not path.exists():
@@ -109,7 +105,6 @@ def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: P
 
 
 def _lacks(model: TrainedModel, last: int | None) -> str:
-    """Why a checkpoint is not whole; empty if it is. ``last`` is the last one that verl says it has finished."""
     try:
         settings = json.loads((model.actor / "fsdp_config.json").read_text(encoding="utf-8"))
         ranks = range(settings["world_size"])
@@ -123,10 +118,10 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
 
 
 def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:
-    """The folder of the model in the form of transformers, merged now or found in the cache.
+    """Return the model's folder in transformers' format, merged now or found in the cache.
 
     Args:
-        tell: Called with a line before it is merged.
+        tell: Called with a line before the merge.
 
     Raises:
         CheckpointError: If verl's merger cannot read the checkpoint, or it is a LoRA adapter's.
@@ -181,6 +176,5 @@ def _merge(model: TrainedModel, folder: Path) -> None:
 
 
 def merger_command(actor: Path, target: Path) -> list[str]:
-    """The command line of verl's merger."""
     words = ("-m", "verl.model_merger", "merge", "--backend", "fsdp")
     return [sys.executable, *words, "--local_dir", str(actor), "--target_dir", str(target)]

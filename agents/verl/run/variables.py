@@ -1,8 +1,8 @@
-"""Environment variables of a run: what verl's driver is started with, and what Ray's workers are handed.
+"""Environment variables of a run: for verl's driver, and for Ray's workers.
 
-Workers of a Ray that is started for the run inherit the driver's variables. Those of a cluster that runs already have
-the variables of whoever started it, perhaps on another machine: what a training depends on goes to them through
-``runtime_env.env_vars``. The rest of their environment is the cluster's own.
+Workers of a Ray that is started for the run inherit the driver's variables. Workers of a running cluster have the
+variables of whoever started it, perhaps on another machine, so ``runtime_env.env_vars`` passes on what a training
+depends on.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ _HANDED = (
     "WANDB_DIR",
     "WANDB_MODE",
 )
+#: folders, made absolute, since verl's processes run in another folder than the caller
 _FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA")
-"""Variables of folders; verl's processes run in another one than the caller."""
+#: arguments that ``ray.init`` refuses when it joins a cluster
 _OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
-"""Arguments of ``ray.init`` that Ray refuses where it joins a cluster."""
 
 
 class ModelUnavailable(ConfigError):
-    """The model is no folder and cannot come from the Hugging Face broker."""
+    """Raised if a model is neither a folder nor available from the Hugging Face Hub."""
 
 
 def joins_cluster(config: DictConfig) -> bool:
-    """Whether the run joins a Ray that runs already, as ``ray.init`` decides it."""
+    """Return whether the run joins a running Ray cluster, by the rule of ``ray.init``."""
     address = OmegaConf.select(config, f"{INIT}.address") or os.environ.get("RAY_ADDRESS")
     return address not in (None, "", "local")
 
 
 def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, joins: bool = False) -> dict[str, str]:
-    """The environment variables of a driver; those that the caller has set take precedence.
+    """Return a driver's environment variables; variables that the caller has set take precedence.
 
     Args:
         device: verl's ``trainer.device``.
-        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes find these modules where this
-            one finds them, beside a script or in the working folder.
+        names: Environments and rewards, some as ``MODULE:NAME``: verl's processes must find these modules where this
+            process finds them, beside a script or in the working folder.
     """
     cores = str(os.cpu_count() or 1)
     defaults = {
@@ -88,13 +88,13 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 
 
 def hub_variables(model: str) -> dict[str, str]:
-    """The variables by which verl's processes keep to the cache of a broker that cannot be reached.
+    """Return the variables that keep verl's processes to the cache if the Hub cannot be reached.
 
     Args:
         model: Folder or Hugging Face id.
 
     Raises:
-        ModelUnavailable: If the model is no folder and cannot come from the broker either.
+        ModelUnavailable: If the model is neither a folder nor available from the Hub.
         CheckpointError: If it is a folder with damaged weights.
     """
     if Path(model).is_dir():
@@ -120,10 +120,10 @@ def hub_variables(model: str) -> dict[str, str]:
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
-    """Let a run join a cluster: hand its workers what they need, and leave out what only a new Ray takes.
+    """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes.
 
     Args:
-        config: verl's whole configuration, modified in place; variables that it hands over itself are kept.
+        config: verl's whole configuration, modified in place; variables that it sets itself are kept.
         driver: The driver's environment variables.
     """
     place = f"{INIT}.runtime_env.env_vars"
@@ -135,7 +135,6 @@ def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
 
 
 def _folder_of(module: str) -> str:
-    """Folder in which a top-level module is found."""
     spec = importlib.util.find_spec(module)
     assert spec is not None, f"{module} was imported before"
     if spec.submodule_search_locations:

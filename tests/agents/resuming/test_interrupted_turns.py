@@ -8,9 +8,8 @@ from interrupting import InterruptedEngine
 
 from turntree.agents.engines.protocol import Completion, FinishReason, Sampling, TurnRequest
 from turntree.agents.errors import EngineLost
-from turntree.agents.resuming.interrupted_turns import InterruptedTurns, joined, longer, versions_of
+from turntree.agents.resuming.interrupted_turns import InterruptedTurns, ResumeCounts, joined, longer, versions_of
 from turntree.agents.resuming.resume_config import OnResume, ResumeConfig
-from turntree.agents.resuming.resume_counts import ResumeCounts
 
 PROMPT = (3, 1, 4, 1, 5)
 SAMPLING = Sampling(temperature=0.9, top_p=0.95, max_tokens=16, stop_token_ids=(31,))

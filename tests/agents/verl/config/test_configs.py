@@ -320,16 +320,12 @@ def test_what_does_not_go_together_is_refused(engine_options: list[str], overrid
 
 
 @pytest.mark.parametrize("engine_options", [CPU, SGLANG], ids=["vllm", "sglang"])
-def test_the_exchange_between_replicas_is_set_and_switched_off_with_every_engine(engine_options: list[str]) -> None:
-    assert verls(
-        engine_options, f"{SECTION}.sharing.replicas_per_task=1"
-    ).actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
-    assert (
-        verls(engine_options, f"{SECTION}.sharing=null").actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
-        is None
-    )
+def test_draft_sharing_is_set_and_switched_off_with_every_engine(engine_options: list[str]) -> None:
+    on, off = (verls(engine_options, f"{SECTION}.sharing{value}") for value in (".replicas_per_task=1", "=null"))
+    assert on.actor_rollout_ref.rollout.engine_kwargs.turntree.sharing
+    assert off.actor_rollout_ref.rollout.engine_kwargs.turntree.sharing is None
     with pytest.raises(ConfigError, match="did you mean 'replicas_per_task'"):
-        verls(engine_options, f"{SECTION}.sharing.home=1")
+        verls(engine_options, f"{SECTION}.sharing.replica_per_task=1")
 
 
 @pytest.mark.parametrize(

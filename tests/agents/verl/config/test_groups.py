@@ -136,7 +136,7 @@ def test_every_option_is_part_of_some_combination_and_any_name_of_one_is_quoted(
 
 @pytest.mark.parametrize("option", ["same_seed", "[tree,same_seed]"])
 def test_an_option_in_the_wrong_group_is_named_with_its_own(composed: Compose, option: str) -> None:
-    with pytest.raises(ConfigError, match="unknown option 'same_seed' in speculation; did you mean reuse=same_seed?"):
+    with pytest.raises(ConfigError, match=r"unknown option 'same_seed' in speculation; did you mean reuse=same_seed\?"):
         composed(f"speculation={option}")
 
 

@@ -6,7 +6,7 @@ from interpreter import python
 from omegaconf import OmegaConf
 from tables import table
 
-from turntree.agents.verl.run.memory_kills import kernel_kills, memory_kill
+from turntree.agents.verl.run.failure_causes import kernel_kills, memory_kill
 
 CONFIG = OmegaConf.create(
     {

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from turntree.agents.verl.config.compose import compose
-from turntree.agents.verl.config.paths import absolute
-from turntree.agents.verl.config.sections import ConfigError
+from turntree.agents.verl.config.sections import ConfigError, absolute
 
 
 @pytest.fixture
