@@ -54,7 +54,7 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)  #: signals that end a training as Ctr
 _LOG_TAIL = 30
 _LEARNT_NOTHING = 1  #: exit status of a run whose episodes all failed
 #: how a stopped training can continue
-SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it goes on from the last of every tenth step"
+SAVING = "with trainer.save_freq=10 trainer.resume_mode=auto it resumes from the last tenth step"
 #: Ray's message if its processes are not up after 30 seconds, a limit without a setting
 _RAY_WAS_SLOW = "The current node timed out during startup"
 
@@ -114,23 +114,17 @@ def _train(
     checkpoints = Checkpoints(composition.verl.trainer, folder, advice)
     tools = partial(_tools, composition.settings)
     progress = Progress(folder, step, composition.verl.trainer.total_training_steps, on_step, on_phase, tools)
-    lost = progress.lost
     kills = kernel_kills()
     try:
-        with _ending_on_signals():
-            status = _run(composition, folder, lock, progress)
-            if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
-                progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
-                progress.restart()
-                status = _run(composition, folder, lock, progress)
+        status = _run_again_if_ray_was_slow(composition, folder, lock, progress)
     except (KeyboardInterrupt, SystemExit):
         logger.error("stopped %s; %s", progress, checkpoints)
         raise
     finally:
-        with suppress(OSError):  # of a full disk: they are joined at the next start
+        with suppress(OSError):  # a full disk: the next start joins them
             join_metrics(folder)
-    if lost.ends_the_run or lost.learnt_nothing:
-        logger.error("the training was stopped: %s", lost)
+    if progress.lost.ends_the_run or progress.lost.learnt_nothing:
+        logger.error("the training was stopped: %s", progress.lost)
         return status or _LEARNT_NOTHING
     if status == 0:
         progress.tell(f"done; the episodes: turntree view {folder.root}")
@@ -141,24 +135,35 @@ def _train(
         logger.error("%s; %s", full, checkpoints)
         return status
     killed = memory_kill(log, composition.verl, by_kernel=kernel_kills() > kills)
-    _say_why(status, killed or logged_error(log), folder, log)
+    _log_cause(status, killed or logged_error(log), folder, log)
     if killed is None and (first := first_failure(folder, progress.step + 1)):
-        logger.error("before that, %s", first)  # what followed is seldom the cause
+        logger.error("before that, %s", first)  # the last error is seldom the cause
+    return status
+
+
+def _run_again_if_ray_was_slow(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
+    with _ending_on_signals():
+        status = _run(composition, folder, lock, progress)
+        if status != 0 and _RAY_WAS_SLOW in folder.log.read_text(errors="replace"):
+            progress.tell("Ray did not start within its 30 seconds; the machine is busy: trying once more")
+            progress.restart()
+            status = _run(composition, folder, lock, progress)
     return status
 
 
 def _tools(settings: TrainSettings) -> list[str]:
+    # Only for warnings, so an environment that cannot be created now must not end the training.
     try:
         with closing(make_env(settings.env, settings.env_kwargs)) as env:
             return [tool.name for tool in env.offered_tools]
     except Exception:
-        logger.warning("the environment's tools are not known", exc_info=True)
+        logger.warning("the environment could not be created to list its tools", exc_info=True)
         return []
 
 
-def _say_why(status: int, why: str | None, folder: RunFolder, log: str) -> None:
-    if why is not None:
-        logger.error("%s; all output of verl is in %s", why, folder.log)
+def _log_cause(status: int, cause: str | None, folder: RunFolder, log: str) -> None:
+    if cause is not None:
+        logger.error("%s; all output of verl is in %s", cause, folder.log)
         return
     tail = "\n".join(log.splitlines()[-_LOG_TAIL:])
     logger.error("verl ended with status %d; the last lines of %s:\n%s", status, folder.log, tail)
@@ -181,7 +186,7 @@ def prepare(
     complete(composition, folder)
     if joins_cluster(config):
         fit_cluster(config, _environment(composition, folder))
-    else:  # a running cluster has its own folder
+    else:  # a running cluster has a folder already
         OmegaConf.update(config, f"{INIT}._temp_dir", str(ray_dir), force_add=True)
     socket = fork_socket(composition, ray_dir)
     if socket is not None:
@@ -217,7 +222,7 @@ def command(folder: RunFolder, socket: Path | None) -> list[str]:
 def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progress) -> int:
     # Ray's sockets are in its folder, and a socket's path has about 100 characters at most.
     ray_dir = Path(tempfile.mkdtemp(prefix="tt-", dir="/tmp" if os.path.isdir("/tmp") else None))
-    with folder.log.open("wb") as log, Guard(ray_dir, holding=lock) as guard:
+    with folder.log.open("wb") as log, Guard(ray_dir, inherited=lock) as guard:
         process = subprocess.Popen(
             command(folder, fork_socket(composition, ray_dir)),
             cwd=folder.root,
@@ -231,7 +236,7 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
             guard.watch(process.pid)
             progress.tell("writing the tasks, importing verl")
             prepare(composition, folder, ray_dir, progress.tell)
-            _let_go(process)
+            _release(process)
             while True:
                 try:
                     status = process.wait(_POLL_SECONDS)
@@ -245,7 +250,7 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
             return status
         except BaseException:
             if process.poll() is None:
-                with suppress(OSError):  # of a terminal that is closed
+                with suppress(OSError):  # a closed terminal
                     progress.tell("stopping verl and Ray")
             _stop(process)
             raise
@@ -254,16 +259,18 @@ def _run(composition: Composition, folder: RunFolder, lock: int, progress: Progr
 def _environment(composition: Composition, folder: RunFolder) -> dict[str, str]:
     settings, config = composition.settings, composition.verl
     names = (settings.env, *settings.rewards, *_programs(settings.env_kwargs))
-    found = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
-    return hub_variables(config.actor_rollout_ref.model.path) | found
+    variables = environment(folder, config.trainer.device, names, joins=joins_cluster(config))
+    return hub_variables(config.actor_rollout_ref.model.path) | variables
 
 
 def _programs(env_kwargs: Mapping[str, Any]) -> list[str]:
+    # Settings of an environment that name ``MODULE:NAME``: programs, their tasks' environments, rewards.
     named = [env_kwargs.get("program"), env_kwargs.get("env"), *(env_kwargs.get("rewards") or ())]
     return [name for name in named if isinstance(name, str) and ":" in name]
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
+def _release(process: subprocess.Popen[bytes]) -> None:
+    # ``prefork`` waits for a line. If the process has already ended, the log has its error.
     assert process.stdin is not None, "started with a pipe"
     with suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(b"\n")
@@ -271,12 +278,13 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
+    # The signals unwind the stack as Ctrl-C does, so that each of them stops verl and Ray.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
     for number in _ENDING:
-        if before[number] is not signal.SIG_IGN:  # of nohup
+        if before[number] is not signal.SIG_IGN:  # set by nohup
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
@@ -286,6 +294,7 @@ def _ending_on_signals() -> Iterator[None]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
+    # verl's driver shuts Ray down; a second Ctrl-C ends the wait. The guard kills whatever is left.
     with suppress(ProcessLookupError, subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGINT)
         process.wait(_GRACE_SECONDS)

@@ -111,8 +111,8 @@ def compute_log_probabilities_at_once() -> None:
     """Compute the log-probabilities of a batch in one operation, in chunks for a large vocabulary.
 
     Without flash attention verl 0.9.1 falls back to ``logprobs_from_logits_v2``, which loops over the first axis "to
-    reduce peak memory". Its FSDP engine passes one row per token, so a small policy spends most of a step on thousands of
-    tiny autograd nodes. verl's fused kernel does not help: with FSDP2 it refuses models with untied embeddings.
+    reduce peak memory". Its FSDP engine passes one row per token, so a small policy spends most of a step on thousands
+    of tiny autograd nodes. verl's fused kernel does not help: with FSDP2 it refuses models with untied embeddings.
     """
     import verl.utils.torch_functional as torch_functional
 
@@ -162,10 +162,10 @@ def correct_no_step_without_tokens() -> None:
 
     @_ours
     @functools.wraps(original)
-    def correct(batch: Any, *others: Any, **named: Any) -> Any:
+    def correct(batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not batch.batch["response_mask"].any():
             return batch, {}
-        return original(batch, *others, **named)
+        return original(batch, *args, **kwargs)
 
     trainer.compute_rollout_correction_and_add_to_batch = correct
 

@@ -49,8 +49,8 @@ def select_cpu_platform() -> None:
     if PlatformRegistry.get("cpu") is not PlatformCPU:
         PlatformRegistry.register(platform="cpu")(PlatformCPU)
         set_platform(PlatformCPU())
-    # verl's engines are registered only for CUDA and NPU; this switch of verl's takes the CUDA ones, which
-    # get their device from the platform.
+    # verl registers its engines only for CUDA and NPU. This switch selects the CUDA engines, which take their device
+    # from the platform.
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
     apply_cpu_patches()
 
@@ -82,14 +82,15 @@ def _load_vllm_replica() -> type:
 def _load_sglang_replica() -> type:
     from verl.workers.rollout.replica import _load_sglang
 
-    _load_sglang()  # verl prepares the process for the import of SGLang there
+    _load_sglang()  # verl prepares the process for importing SGLang there
     from turntree.agents.verl.serving.sglang_replica import DraftingSglangReplica
 
     return DraftingSglangReplica
 
 
+# verl swallows a plugin's exceptions, so they are logged here first.
 try:
     register()
 except Exception:
-    logger.exception("turntree's verl plugin could not be loaded; verl goes on without it")
+    logger.exception("turntree's verl plugin could not be loaded; verl continues without it")
     raise

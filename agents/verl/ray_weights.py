@@ -42,11 +42,11 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
         self._bucket_bytes = bucket_size
         self._receivers: Sequence[Any] = ()
         self._buckets: Sequence[Any] = ()
-        self._named = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     def prepare(self) -> Any:
         """Begin an update and return this process's actor handle."""
-        self._named.clear()
+        self._arrived.clear()
         return ray.get_runtime_context().current_actor
 
     @classmethod
@@ -77,23 +77,23 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
             weights: Yields (name, tensor), full tensors under Hugging Face names.
         """
         if not self._receivers:
-            for _ in weights:
+            for _ in weights:  # every process takes part in gathering each tensor
                 pass
             return
         self._buckets = [ray.put(bucket) async for bucket in buckets_of(weights, self._bucket_bytes)]
-        told = (one.execute_checkpoint_engine.remote("take", [self._buckets]) for one in self._receivers)
-        for outcome in await asyncio.gather(*told, return_exceptions=True):
+        sent = (receiver.execute_checkpoint_engine.remote("take", [self._buckets]) for receiver in self._receivers)
+        for outcome in await asyncio.gather(*sent, return_exceptions=True):
             if isinstance(outcome, RayActorError):
-                logger.warning("a rollout replica is gone and misses an update: %s", outcome)
+                logger.warning("a rollout replica has ended and misses a weight update: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
 
     def take(self, buckets: Sequence[Sequence[Any]]) -> None:
         """Receive references to the weights in the store."""
         (self._buckets,) = buckets
-        self._named.set()
+        self._arrived.set()
 
-    async def receive_weights(  # type: ignore[override] # verl's own are generators, too
+    async def receive_weights(  # type: ignore[override] # verl's are generators, too
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Yield the newest weights once they arrive, or the last ones at once for a repeated update.
@@ -103,9 +103,9 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
         """
         try:
             if global_steps != RESEND or not self._buckets:
-                await asyncio.wait_for(self._named.wait(), _PATIENCE)
+                await asyncio.wait_for(self._arrived.wait(), _PATIENCE)
         except TimeoutError:
-            raise TimeoutError(f"the trainer named no weights within {_PATIENCE:g} s; see its own log") from None
+            raise TimeoutError(f"the trainer sent no weights within {_PATIENCE:g} s; see the trainer's log") from None
         for bucket in self._buckets:
             for pair in (await bucket).items():
                 yield pair

@@ -34,7 +34,7 @@ from turntree.rewards import RewardError, UnknownAnswerFormat
 
 logger = logging.getLogger(__name__)
 
-Problem: TypeAlias = AgentError | EnvError | RewardError  # whose message is one line for the user
+Problem: TypeAlias = AgentError | EnvError | RewardError  # errors whose message is one line for the user
 _PROBLEMS = (AgentError, EnvError, RewardError)
 
 
@@ -74,8 +74,8 @@ class Start(NamedTuple):
             where += f" to train, {rollout.nnodes} x {rollout.n_gpus_per_node} for rollouts"
         cluster = " of a running Ray cluster" if joins_cluster(config) else ""
         yield f"devices: {'CPU' if config.trainer.device == 'cpu' else where}{cluster}"
-        goes_on = f", resumed after step {self.resumed}" if self.resumed else ""
-        yield f"run: {run_folder(self.composition).root}{goes_on}"
+        resumed = f", resumed after step {self.resumed}" if self.resumed else ""
+        yield f"run: {run_folder(self.composition).root}{resumed}"
 
     def yaml(self) -> str:
         """Return the configuration that verl would get, without additions for Ray's processes."""
@@ -97,9 +97,9 @@ def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
     folder = run_folder(composition)
     changed = tuple(_changed(plain(composition.verl), verl_defaults()[1]))
     problems, tasks = find_problems(composition, folder), None
-    with tempfile.TemporaryDirectory(prefix="tt-") as aside:
+    with tempfile.TemporaryDirectory(prefix="tt-") as scratch:
         try:
-            tasks = draw_tasks(composition, RunFolder(Path(aside)))
+            tasks = draw_tasks(composition, RunFolder(Path(scratch)))
         except _PROBLEMS as error:
             if str(error) not in map(str, problems):
                 problems.append(error)
@@ -113,13 +113,13 @@ def run_folder(composition: Composition) -> RunFolder:
 
 def find_problems(composition: Composition, folder: RunFolder) -> list[Problem]:
     """Return the errors of a composed training that can be found without its tasks (``draw_tasks``)."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for check in _checks(composition, folder):
         try:
             check()
         except _PROBLEMS as error:
-            found.append(error)
-    return found
+            problems.append(error)
+    return problems
 
 
 def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[], object]]:
@@ -132,19 +132,17 @@ def _checks(composition: Composition, folder: RunFolder) -> Iterator[Callable[[]
 
 
 def _check_model(name: str) -> None:
-    hub_variables(name)  # one that cannot be had, or whose weights are damaged
+    hub_variables(name)  # raises if the model is not available or its weights are damaged
     folder = Path(name)
     if folder.is_dir() and not any(next(folder.glob(kind), None) for kind in ("*.safetensors", "*.bin")):
-        raise ConfigError(f"the model {name} has no weights (*.safetensors or *.bin); copy or save them there")
+        raise ConfigError(f"the model {name} has no weights (*.safetensors or *.bin); copy them into that folder")
 
 
 def _check_run_ahead(settings: TrainSettings) -> None:
     with closing(make_env(settings.env, settings.env_kwargs)) as env:
         plays_itself = isinstance(env, PlaysItself)
     if plays_itself:
-        raise ConfigError(
-            f"{settings.env} runs programs, and run-ahead would run them for nothing; leave out run_ahead"
-        )
+        raise ConfigError(f"{settings.env} runs programs, and run-ahead would run them for nothing; remove run_ahead")
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:
@@ -203,6 +201,7 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 
 
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
+    # From the settings rather than the options' names: single keys may differ from an option.
     rollout = config.actor_rollout_ref.rollout
     drafts = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).speculation
     if drafts is not None:
@@ -210,7 +209,7 @@ def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
         most = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes
         yield f"tree, drafts {'in chains' if chains else 'in trees'} of up to {most} tokens"
     if settings.import_turns:
-        yield f"turns of {settings.import_turns}"
+        yield f"warm start from {settings.import_turns}"
     if settings.reuse.mode is not ReuseMode.NONE:
         yield f"reuse={settings.reuse.mode} of the last epoch's turns"
     if settings.run_ahead.enabled:
@@ -231,6 +230,7 @@ def _changed(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "")
 
 
 def _text(value: Any) -> str:
+    # As in Hydra's override grammar.
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     return str(value).replace("'", "")

@@ -50,7 +50,9 @@ class Row(NamedTuple):
 
     def holds(self, value_of: Callable[[str], Any]) -> bool:
         """Return whether the row applies to a configuration; ``value_of`` returns a key's value."""
-        return all(value_of(key) in (one if isinstance(one, list) else [one]) for key, one in self.where.items())
+        return all(
+            value_of(key) in (value if isinstance(value, list) else [value]) for key, value in self.where.items()
+        )
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +94,7 @@ def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapp
     problems = []
     for key, value in _leaves(given):
         row = row_of(key, value_of)
-        # Both as written: an interpolation of verl's names a key that is checked itself.
+        # Compare the values as written: an interpolation of verl refers to a key that is checked itself.
         if row is None or row.fate == "followed" or value in (row.takes or (_default(key, defaults),)):
             continue
         if row.fate == "refused":
@@ -117,6 +119,7 @@ def _leaves(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 
 
 def _default(key: str, defaults: Any) -> Any:
+    # Keys that verl's YAML does not have count as ``None``.
     for part in key.split("."):
         defaults = defaults.get(part) if isinstance(defaults, Mapping) else None
     return defaults
@@ -130,7 +133,7 @@ def check_value(key: str, value: Any, default: Any) -> None:
     """
     if isinstance(value, str) and "${" in value:
         return
-    missing = value is None and key.count(".") > 1  # as deeper sections of verl may be
+    missing = value is None and key.count(".") > 1  # deeper sections of verl may be null
     if isinstance(default, Mapping) and default and not isinstance(value, Mapping) and not missing:
         raise ConfigError(f"{key} is a section: expected keys with values, got {value!r:.60}")
     if value is None:
@@ -146,7 +149,7 @@ def check_counts(config: DictConfig) -> None:
     """Raise a ``ConfigError`` for a count that is not an integer of at least 1."""
     for key in COUNTS:
         value = OmegaConf.select(config, key)
-        if value is None and key == "trainer.total_training_steps":  # as many as the epochs have
+        if value is None and key == "trainer.total_training_steps":  # then the epochs decide
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{key} is a whole number of at least 1, got {value!r}")
@@ -159,8 +162,8 @@ def meant(key: str, theirs: Mapping[str, Any]) -> str | None:
     'actor.optim.lr'
     """
     wanted = NAMES.get(key, key)
-    places = [path for path in _paths(theirs) if path.rpartition(".")[2] == wanted]
-    return min(places, key=lambda path: (path.count("."), len(path), path), default=None)
+    paths = [path for path in _paths(theirs) if path.rpartition(".")[2] == wanted]
+    return min(paths, key=lambda path: (path.count("."), len(path), path), default=None)
 
 
 def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -58,11 +58,11 @@ def compose_defaults(
     ConfigStore.instance().store(_PRIMARY, own)
     repository = CachingConfigRepository(_repository(own))
     parsed = OverridesParser.create().parse_overrides([*overrides, *(["~env"] if without_env else [])])
-    found = create_defaults_list(repository, _PRIMARY, parsed, prepend_hydra=False, skip_missing=False)
-    if own_env and not without_env and "env" not in found.overrides.override_choices:
+    resolved = create_defaults_list(repository, _PRIMARY, parsed, prepend_hydra=False, skip_missing=False)
+    if own_env and not without_env and "env" not in resolved.overrides.override_choices:
         return compose_defaults(own, overrides, without_env=True)
     config, paths = OmegaConf.create(), []
-    for default in found.defaults:
+    for default in resolved.defaults:
         assert default.config_path is not None
         loaded = repository.load_config(default.config_path)
         assert loaded is not None
@@ -74,7 +74,7 @@ def compose_defaults(
         paths.append(default.config_path)
     for key in ("defaults", "hydra"):
         config.pop(key, None)
-    choices = {**found.overrides.known_choices, **({"env": None} if without_env else {})}
+    choices = {**resolved.overrides.known_choices, **({"env": None} if without_env else {})}
     return Composed(config, choices, tuple(paths))
 
 
@@ -91,11 +91,12 @@ def _repository(own: Mapping[str, Any]) -> Any:
             header = self._get_header_dict(text)
             return ConfigResult(provider=self.provider, path=self.path, config=OmegaConf.create(values), header=header)
 
-    Plugins.instance()  # the kinds of sources register themselves
-    places = ConfigSearchPathImpl()
-    for place in own.get("hydra", {}).get("searchpath", ()):
-        places.append("hydra.searchpath", place)
-    places.append("schema", "structured://")
-    repository = ConfigRepository(places)
+    Plugins.instance()  # registers Hydra's kinds of config sources
+    search_path = ConfigSearchPathImpl()
+    for folder in own.get("hydra", {}).get("searchpath", ()):
+        search_path.append("hydra.searchpath", folder)
+    search_path.append("schema", "structured://")
+    repository = ConfigRepository(search_path)
+    # First: a file of the user's must not replace a shipped one of the same name.
     repository.sources.insert(0, Shipped("main", "pkg://turntree.configs"))
     return repository

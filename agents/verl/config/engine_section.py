@@ -32,7 +32,7 @@ def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) 
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
         longest = given or rollout.prompt_length + rollout.response_length + kept
-        # verl and the engines refuse a context beyond the model's: the last places are then the engine's.
+        # verl and the engines refuse a context beyond the model's, so the reserved tokens are then part of it.
         rollout.max_model_len = min(longest, positions(str(config.actor_rollout_ref.model.path)) or longest)
     return given or int(rollout.max_model_len)
 
@@ -45,6 +45,7 @@ def positions(model: str) -> int | None:
     except (OSError, ValueError):
         return None
     read = read if isinstance(read, dict) else {}
+    # Models with several modalities have the language model's sizes in ``text_config``.
     length = read.get("max_position_embeddings", (read.get("text_config") or {}).get("max_position_embeddings"))
     return length if isinstance(length, int) else None
 
@@ -78,12 +79,12 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
             f"{ROLLOUT}.enable_rollout_routing_replay=false, or remove that setting"
         )
     ours = plain(OmegaConf.select(rollout, "engine_kwargs.turntree")) or {}
-    strange = sorted(set(ours) - set(_READ))
-    if strange:
+    unread = sorted(set(ours) - set(_READ))
+    if unread:
         raise ConfigError(
-            f"{ROLLOUT}.engine_kwargs.turntree.{strange[0]} is a setting of turntree's own engine; with "
-            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read, and {title}'s own arguments "
-            f"stand in {ROLLOUT}.engine_kwargs.{name}"
+            f"{ROLLOUT}.engine_kwargs.turntree.{unread[0]} is a setting of turntree's own engine; with "
+            f"rollout.name={name} only {', '.join(_READ[:-1])} and {_READ[-1]} are read; {title}'s own arguments "
+            f"belong in {ROLLOUT}.engine_kwargs.{name}"
         )
     settings = EngineSettings.parse(ours)
     if settings.speculation is None:
@@ -91,7 +92,7 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
     mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
     if mtp is not None and mtp.enable and mtp.enable_rollout:
         raise ConfigError(
-            "actor_rollout_ref.model.mtp.enable_rollout asks for drafts of the model's own, and turntree's are on as "
-            "well; set speculation=none to use those alone"
+            "actor_rollout_ref.model.mtp.enable_rollout asks for the model's own drafts while turntree drafts, too; "
+            "set speculation=none to use only the model's"
         )
     return settings

@@ -91,13 +91,15 @@ def compose_options(
     texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
     overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
     without_env = named.get("env", "") is None
-    if {*own} == {"defaults"} and all(isinstance(one, str) for one in own["defaults"]):
-        found = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
+    if {*own} == {"defaults"} and all(isinstance(entry, str) for entry in own["defaults"]):
+        composed = _shipped((*own["defaults"],), (*overrides,), own_env, without_env)
     else:
-        found = _composed(own, overrides, own_env, without_env)
+        composed = _composed(own, overrides, own_env, without_env)
     # Hydra does not count an option in a list as the choice of its group.
-    ways = tuple(path.removeprefix(f"{SPECULATION}/") for path in found.paths if path.startswith(f"{SPECULATION}/"))
-    return deepcopy(found.config), _choice({**found.choices, SPECULATION: ways})
+    prefix = f"{SPECULATION}/"
+    speculation = tuple(path.removeprefix(prefix) for path in composed.paths if path.startswith(prefix))
+    # A copy: the caller modifies the configuration, and ``_shipped`` caches it.
+    return deepcopy(composed.config), _choice({**composed.choices, SPECULATION: speculation})
 
 
 @lru_cache(maxsize=256)
@@ -111,7 +113,7 @@ def _composed(own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, w
     try:
         return compose_defaults(own, overrides, own_env=own_env, without_env=without_env)
     except (HydraException, TypeError, ValueError) as error:
-        raise _in_our_words(error) from error
+        raise _translated(error) from error
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
@@ -123,16 +125,16 @@ def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) 
     Raises:
         Incompatible: If two options are incompatible.
     """
-    if found := next(_conflicts(choice, requires), None):
-        group, option, other, name = found
+    if conflict := next(_conflicts(choice, requires), None):
+        group, option, other, name = conflict
         rules = requires[f"{group}={option}"]
         message = f"{group}={option} goes with {other}={' or '.join(rules[other])}, got {other}={name}"
         if other == DEVICE:
             message += f" (of size={choice.size})"
         message += f": {rules['because']}" if "because" in rules else ""
         if DEVICE in (group, other) or "size" in (group, other):
-            fitting = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
-            message += f"; sizes that fit: {', '.join(fitting)}" if fitting else ""
+            sizes = [size for size in list_options("size") if fits(with_size(choice, size), requires)]
+            message += f"; sizes that fit: {', '.join(sizes)}" if sizes else ""
         raise Incompatible(message)
 
 
@@ -162,15 +164,15 @@ def offered() -> tuple[Choice, ...]:
 
 def _offered() -> Iterator[Choice]:
     names = [list_options(group) for group in ("engine", "env", "algorithm", "mode")]
-    # Speculation and reuse are independent: each option is combined with the default of the other group alone.
-    uses = [(way, NO_REUSE) for way in list_options(SPECULATION)]
+    # Speculation and reuse are independent, so each option is only combined with the other group's default.
+    uses = [(speculation, NO_REUSE) for speculation in list_options(SPECULATION)]
     uses += [("tree", reuse) for reuse in list_options(REUSE) if reuse != NO_REUSE]
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, mode, (way, reuse) in itertools.product(*names, uses):
+        for engine, env, algorithm, mode, (speculation, reuse) in itertools.product(*names, uses):
             parts = {"engine": engine, "env": env, "algorithm": algorithm, "mode": mode}
-            choice = replace(default, **parts, reuse=reuse, speculation=(way,))
+            choice = replace(default, **parts, reuse=reuse, speculation=(speculation,))
             if fits(choice, requires):
                 yield choice
 
@@ -179,14 +181,14 @@ def _choice(chosen: Mapping[str, Any]) -> Choice:
     for group in GROUPS:
         if not chosen.get(group) and group != "env":
             raise ConfigError(
-                f"{group} needs one option of {', '.join(list_options(group))}; the defaults list of a file begins with "
-                f"{TRAINER}, which sets each group, and only {SPECULATION} may be a list: [tree,run_ahead]"
+                f"{group} needs one option of {', '.join(list_options(group))}; the defaults list of a file begins "
+                f"with {TRAINER}, which sets each group, and only {SPECULATION} may be a list: [tree,run_ahead]"
             )
     options: dict[str, Any] = {group: chosen.get(group) for group in GROUPS}
     return Choice(**options)
 
 
-def _in_our_words(error: Exception) -> ConfigError:
+def _translated(error: Exception) -> ConfigError:
     missing = getattr(error, "missing_cfg_file", None)
     unused = re.search(r"Could not override '(\w+)", str(error))
     group, _, option = (missing or "").rpartition("/")
@@ -194,6 +196,7 @@ def _in_our_words(error: Exception) -> ConfigError:
     if group and group not in GROUPS:
         return unknown_key(group, GROUPS, "the defaults")
     if missing:
+        # A frequent mistake: an option of ``reuse`` in the list of ``speculation``.
         if elsewhere := [f"{other}={option}" for other in GROUPS if option in list_options(other)]:
             return ConfigError(f"unknown option {option!r} in {group}; did you mean {' or '.join(elsewhere)}?")
         where = group or "the shipped configurations (a path ends in .yaml)"

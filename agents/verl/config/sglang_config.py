@@ -51,8 +51,8 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
             raise ConfigError(
-                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for drafts of SGLang's own, and turntree's are on as "
-                "well; set speculation=none to use those alone"
+                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for SGLang's own drafts while turntree drafts, too; set "
+                "speculation=none to use only SGLang's"
             )
     drafts = _drafts(settings)
     _fit_graphs(config)
@@ -68,12 +68,13 @@ def _check_adapters(config: DictConfig) -> None:
     if adapters and not rollout.enforce_eager:
         raise ConfigError(
             "SGLang serves an adapter (actor_rollout_ref.model.lora_rank) by graphs of one width, and turntree's "
-            "drafts need two; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
+            "drafts need two widths; set actor_rollout_ref.model.lora.merge=true, speculation=none or "
             f"{ROLLOUT}.enforce_eager=true"
         )
 
 
 def _fit_graphs(config: DictConfig) -> None:
+    # As few batch sizes as turntree's plugin captures on servers that name its algorithm; SGLang's default has more.
     own, rollout = f"{ROLLOUT}.engine_kwargs.sglang", config.actor_rollout_ref.rollout
     if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
         most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
@@ -86,8 +87,8 @@ def _fit_priorities(config: DictConfig) -> None:
         given = OmegaConf.select(config, own)
         if given not in (None, value):
             raise ConfigError(
-                f"turntree.run_ahead.enabled=true needs {own}={json.dumps(value)}, for precomputed turns to come after "
-                f"all others, got {given}; remove that key"
+                f"turntree.run_ahead.enabled=true needs {own}={json.dumps(value)}, so that precomputed turns come "
+                f"after all other turns, got {given}; remove that key"
             )
         OmegaConf.update(config, own, value, force_add=True)
 
@@ -111,8 +112,8 @@ def _drafts(settings: EngineSettings) -> SglangEngineConfig:
 
 
 def _arguments(drafts: SglangEngineConfig) -> dict[str, Any]:
-    made = drafts.to_engine_args("")
-    # More than one child per node, or FA3 takes no tree mask; SGLang derives it from the breadth of its own search.
+    arguments = drafts.to_engine_args("")
+    # With one child per node FA3 would not use a tree mask; SGLang derives that from the breadth of its own search.
     breadth = {"speculative_ngram_max_bfs_breadth": max(2, drafts.draft_tokens - 1)}
     steps = {"speculative_num_steps": drafts.draft_tokens - 1}
-    return {**{key: made[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}
+    return {**{key: arguments[key] for key in _DRAFTS}, **steps, **breadth, "page_size": 1}

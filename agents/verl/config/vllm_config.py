@@ -38,8 +38,8 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
         raise ConfigError(
-            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter, and turntree's is on as well; set "
-            "speculation=none to use that one alone"
+            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter while turntree drafts, too; set "
+            "speculation=none to use only vLLM's"
         )
     for key, value in _arguments(settings).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
@@ -49,11 +49,11 @@ def _fit_scoring(config: DictConfig, asking: str) -> None:
     mode = OmegaConf.select(config, f"{ROLLOUT}.logprobs_mode")
     if mode != "processed_logprobs":
         raise ConfigError(
-            f"{asking} needs the log-probabilities that tokens are drawn with; set "
+            f"{asking} needs the log-probabilities after temperature and truncation; set "
             f"{ROLLOUT}.logprobs_mode=processed_logprobs, got {mode}"
         )
     most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"
-    if OmegaConf.select(config, most) is None:
+    if OmegaConf.select(config, most) is None:  # -1: the whole vocabulary
         OmegaConf.update(config, most, -1, force_add=True)
 
 
@@ -62,8 +62,8 @@ def _fit_priorities(config: DictConfig) -> None:
     policy = OmegaConf.select(config, own)
     if policy not in (None, "priority"):
         raise ConfigError(
-            f"turntree.run_ahead.enabled=true needs {own}=priority, so that precomputed turns come after all others, "
-            f"got {policy}; remove that key"
+            f"turntree.run_ahead.enabled=true needs {own}=priority, so that precomputed turns come after all other "
+            f"turns, got {policy}; remove that key"
         )
     OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
 

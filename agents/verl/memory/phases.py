@@ -17,6 +17,7 @@ from turntree.agents.verl.memory.trainer import TrainerMemory
 
 CARD = 80_000_000_000  #: bytes of a GPU that is sold with 80 GB
 SPARE = 0.1  #: share of a GPU that a size leaves free
+# Assumed, not measured: CUDA contexts and NCCL buffers of trainer and engine, and SGLang's captured graphs.
 _RESERVE = 3 * 2**30
 
 
@@ -74,7 +75,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
     models = {"update": trained}
     if config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable:
         tokens = critic.ppo_max_token_len_per_gpu
-        valued = TrainerMemory.read(
+        critic_memory = TrainerMemory.read(
             shape_of(str(critic.model.path)),
             gpus=gpus,
             tokens=tokens,
@@ -82,7 +83,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
             fsdp=critic.fsdp,
             model=critic.model,
         )
-        models["update of the critic"] = replace(valued, logits=False)
+        models["update of the critic"] = replace(critic_memory, logits=False)
     asleep = {"reserve": _RESERVE, "engine asleep": engine.buffers}
     between = sum(model.between for model in models.values())
     phases: dict[str, dict[str, int]] = {
@@ -105,7 +106,7 @@ def estimate(config: Any, gpu: int = CARD) -> Estimate:
         **asleep,
         "engine's weights": engine.weights,
         "trainer": between,
-        "tensors on the way": bucket + 6 * shape.embedding,  # the largest, gathered in float32 and cast
+        "tensors on the way": bucket + 6 * shape.embedding,  # the largest tensor, gathered in float32 and cast
     }
     on_node = config.trainer.n_gpus_per_node * sum(model.host for model in models.values())
     return Estimate(gpu=gpu, gpus=gpus, phases=phases, rollout=engine, host=on_node)

@@ -17,7 +17,9 @@ from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.memory.shapes import ModelShape
 
+# Float32 tensors of the logits' shape in a verifying pass: logits, processed logits, and probabilities or noise.
 _VERIFIED = 3
+# Prompt tokens of a pass: verl's ``max_num_batched_tokens``, SGLang's ``chunked_prefill_size`` on 80 GB.
 _CHUNK = 8192
 _WORKSPACE = 512 * 2**20  #: SGLang's ``SGLANG_FLASHINFER_WORKSPACE_SIZE`` for Qwen2, bytes; one for all widths
 #: a FlashInfer wrapper's ``_int_workspace_buffer``, bytes; each captured batch size of a width has one
@@ -61,7 +63,7 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
     if sglang and not rollout.enforce_eager:
         own = OmegaConf.select(rollout, "engine_kwargs.sglang.cuda_graph_max_bs")
         graphs = sglang_buffers(shape, batch=batch, captured=own or batch, width=width, context=context)
-    copies = _VERIFIED - bool(graphs)  # the logits of captured graphs are a buffer
+    copies = _VERIFIED - bool(graphs)  # captured graphs keep the logits in ``buffers``
     return RolloutMemory(
         share=int(rollout.gpu_memory_utilization * gpu),
         weights=2 * shape.parameters // ranks,
@@ -80,9 +82,9 @@ def sglang_buffers(
     """Return the bytes that SGLang 0.5.12 allocates before it serves, besides one workspace.
 
     For each width: FlashInfer's cache indices (int32) and mask flags (uint8), ``max_bs x width x context`` each
-    (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size. For all widths: the logits
-    in float32 (``DecodeInputBuffers``, shared by name) and each request's cache positions (``ReqToTokenPool``). None of
-    it belongs to the memory saver.
+    (``FlashInferAttnBackend.init_cuda_graph_state``), and a plan for each captured batch size. For all widths: the
+    logits in float32 (``DecodeInputBuffers``, shared by name) and each request's cache positions (``ReqToTokenPool``).
+    SGLang's memory saver frees none of these tensors.
 
     Args:
         batch: ``max_running_requests``.

@@ -52,10 +52,10 @@ class ModelShape:
     def tape(self) -> int:
         """Return the bytes that autograd keeps per token and layer, in bfloat16 with float32 norms.
 
-        Counted as in Korthikanti et al. (Reducing Activation Recomputation in Large Transformer Models, 2022, section 4.1),
-        for a gated layer and flash attention, which keeps no scores. Of width ``hidden``: two norms' outputs, queries before
-        and after rotation, the attention's output and the residual (2 bytes each), and the norms' inputs (4 bytes, twice). Of
-        width ``kv``: keys before and after rotation, and values. Of the feed-forward width: four tensors.
+        Counted as in Korthikanti et al. (Reducing Activation Recomputation in Large Transformer Models, 2022, section
+        4.1), for a gated layer and flash attention, which keeps no scores. Of width ``hidden``: two norms' outputs,
+        queries before and after rotation, the attention's output and the residual (2 bytes each), and the norms' inputs
+        (4 bytes, twice). Of width ``kv``: keys before and after rotation, and values. Of the feed-forward width: four.
         """
         return 20 * self.hidden_size + 6 * self.kv_width + 8 * self.intermediate_size
 
@@ -105,20 +105,22 @@ def shape_of(model: str) -> ModelShape:
             f"the shape of {model} is not known; give a folder with a config.json, or one of {', '.join(SHAPES)}"
         )
     try:
-        found = read_json(file)
+        values = read_json(file)
     except ValueError as error:
-        raise ConfigError(f"{file} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{file} holds {found!r:.40}, expected an object")
-    if any(key in found for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise ConfigError(f"{file} is of a mixture of experts, expected a dense decoder; its memory is not estimated")
-    absent = [key for key in _NEEDED if key not in found]
+        raise ConfigError(f"{file} is not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file} holds {values!r:.40}, expected an object")
+    if any(key in values for key in ("num_experts", "num_local_experts", "n_routed_experts")):
+        raise ConfigError(
+            f"{file} describes a mixture of experts, expected a dense decoder; its memory is not estimated"
+        )
+    absent = [key for key in _NEEDED if key not in values]
     if absent:
         raise ConfigError(f"{file} has no {', '.join(absent)}, expected the keys of a dense decoder")
-    heads = found["num_attention_heads"]
+    heads = values["num_attention_heads"]
     return ModelShape(
-        **{key: found[key] for key in _NEEDED},
-        num_key_value_heads=found.get("num_key_value_heads") or heads,
-        head_dim=found.get("head_dim") or 0,
-        tie_word_embeddings=bool(found.get("tie_word_embeddings")),
+        **{key: values[key] for key in _NEEDED},
+        num_key_value_heads=values.get("num_key_value_heads") or heads,
+        head_dim=values.get("head_dim") or 0,
+        tie_word_embeddings=bool(values.get("tie_word_embeddings")),
     )

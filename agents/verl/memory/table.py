@@ -20,8 +20,8 @@ _HEAD = """\
 
 
 def sizes() -> list[tuple[str, str]]:
-    found = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
-    return sorted(found, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
+    pairs = dict.fromkeys((choice.size, choice.engine) for choice in offered() if choice.device == "gpu")
+    return sorted(pairs, key=lambda pair: (float(pair[0].partition("b")[0]), pair))
 
 
 @lru_cache

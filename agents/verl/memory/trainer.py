@@ -75,8 +75,8 @@ class TrainerMemory:
     def backward(self) -> int:
         """Return the work space of a pass with gradients.
 
-        On top of ``forward``: inputs or tapes of all layers, gradients of one layer's tensors, and gradients of a layer's and
-        the output layer's weights in bfloat16 and, for the reduction, in float32.
+        On top of ``forward``: inputs or tapes of all layers, gradients of one layer's tensors, and gradients of a
+        layer's and the output layer's weights in bfloat16 and, for the reduction, in float32.
         """
         shape = self.shape
         kept = 2 * shape.hidden_size if self.checkpointing else shape.tape

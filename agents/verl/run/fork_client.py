@@ -39,7 +39,7 @@ def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
     while len(message) < length:
         part = connection.recv(length - len(message))
         if not part:
-            raise ConnectionError("the client went away")
+            raise ConnectionError("the client closed the connection")
         message += part
     return message, descriptors
 

@@ -64,13 +64,14 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
         In a fork, the request that it must ``become``; in the server, ``None`` at the end.
     """
     if threading.active_count() > 1:
-        raise RuntimeError(f"threads run, and do not live on in a fork: {threading.enumerate()}")
+        raise RuntimeError(f"threads are running, and a fork would lose them: {threading.enumerate()}")
     woken, wake = socket.socketpair()
     woken.setblocking(False)
     wake.setblocking(False)
+    # A handler, or the signal would not write to the wakeup descriptor.
     signal.signal(_FORKED, lambda *_: None)
     signal.set_wakeup_fd(wake.fileno())
-    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver, whose end ends the server
+    for number in (signal.SIGINT, signal.SIGTERM):  # they end the driver; its end closes the pipe
         signal.signal(number, signal.SIG_IGN)
     clients: dict[int, socket.socket] = {}
     with selectors.DefaultSelector() as selector:
@@ -84,6 +85,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     client, _ = listener.accept()
                     pid, request = _fork(client)
                     if request is not None:
+                        # In the fork: its copies would keep the connections of other clients open.
                         signal.set_wakeup_fd(-1)
                         for other in (listener, woken, wake, *clients.values()):
                             other.close()
@@ -98,7 +100,7 @@ def serve(listener: socket.socket, parent: int) -> Request | None:
                     for pid, status in _ended():
                         if pid in clients:
                             _leave(selector, clients.pop(pid), status)
-                elif key.data in clients:  # the client was killed, so its fork is ended too
+                elif key.data in clients:  # the client was killed: kill its fork, too
                     os.kill(key.data, signal.SIGKILL)
                     selector.unregister(key.fileobj)
 
@@ -109,7 +111,7 @@ def _fork(client: socket.socket) -> tuple[int | None, Request | None]:
         message, descriptors = receive_message(client)
         request = Request(**json.loads(message))
     except (OSError, ValueError, TypeError):
-        client.close()  # which a client treats as a missing server
+        client.close()  # the client then runs the script itself
         return None, None
     pid = os.fork()
     if pid == 0:

@@ -26,19 +26,19 @@ _POLL_SECONDS = 0.02
 class Guard:
     """Kill the sessions of the watched leaders on exit, at the latest when this process ends."""
 
-    def __init__(self, folder: Path, *, holding: int) -> None:
+    def __init__(self, folder: Path, *, inherited: int) -> None:
         """Start the process.
 
         Args:
             folder: Folder to remove at the end.
-            holding: A descriptor that stays open until then.
+            inherited: A descriptor that stays open until then.
         """
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(holding,),
+            pass_fds=(inherited,),
             start_new_session=True,
         )
 

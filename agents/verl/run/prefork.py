@@ -22,6 +22,8 @@ from turntree.agents.verl.records.phases import note_phase
 
 DRIVER = "verl.trainer.main_ppo"
 _SOCKET = "--socket="
+# The slowest imports of verl's processes; missing optional packages are skipped. None may import Ray, which reads a
+# worker's own values (its job, its parent) from the environment at import.
 PRELOADED = (
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -65,16 +67,16 @@ def py_executable(socket: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
     sockets = [word.removeprefix(_SOCKET) for word in arguments if word.startswith(_SOCKET)]
-    gc.disable()  # imports create objects that stay
+    gc.disable()  # imports create objects that live on: collections would only cost time
     if sockets:
         _start_server(Path(sockets[0]))
     importlib.import_module(DRIVER)
     gc.freeze()
     gc.enable()
     if sys.stdin.readline() == "":
-        return  # the process that prepared the run has stopped
+        return  # the launcher has ended
     note_phase("starting Ray")
     sys.argv = [DRIVER, *(word for word in arguments if not word.startswith(_SOCKET))]
     runpy.run_module(DRIVER, run_name="__main__", alter_sys=True)

@@ -69,7 +69,7 @@ def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
     if step is None:
         text = latest.read_text(encoding="utf-8")
         raise ConfigError(
-            f"{latest} should hold the number of a step, got {text[:40]!r}; write that of a folder global_step_N "
+            f"{latest} should hold the number of a step, got {text[:40]!r}; write the number of a folder global_step_N "
             "beside it, or set trainer.resume_mode=disable"
         )
     return step
@@ -82,23 +82,23 @@ def latest_step(latest: Path) -> int | None:
     """
     text = latest.read_text(encoding="utf-8").strip()
     if not text:
-        there = [path.name.removeprefix("global_step_") for path in latest.parent.glob("global_step_*")]
-        return max((int(number) for number in there if number.isdigit()), default=None)
+        numbers = [path.name.removeprefix("global_step_") for path in latest.parent.glob("global_step_*")]
+        return max((int(number) for number in numbers if number.isdigit()), default=None)
     return int(text) if text.isdigit() else None
 
 
 def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> list[str]:
     """Remove unfinished checkpoint folders and return their names.
 
-    verl writes a checkpoint's folder first and then the step into a file beside it, so a folder of a later step than the
-    file's is unfinished.
+    verl writes a checkpoint's folder first and then the step into a file beside it, so a folder of a later step than
+    the file's is unfinished.
 
     Args:
         step: Step of the last complete checkpoint, 0 without one.
         earlier: Names of the folders that an earlier run left, which stay.
     """
     if step and not (checkpoints / f"global_step_{step}" / "actor").is_dir():
-        return []  # verl has removed it for the one that it was writing: whatever is there may be needed
+        return []  # verl removed that checkpoint for the one it was writing, so any remaining folder may be needed
     later = [
         path
         for path in sorted(checkpoints.glob("global_step_*"))
@@ -119,7 +119,7 @@ class Checkpoints:
         self._latest = folder.checkpoints / LATEST
         self._earlier = None if self._resumes else self._stamp  # of a run that is not this one
         self._folder = folder.checkpoints
-        self._there = frozenset(path.name for path in self._folder.glob("global_step_*"))
+        self._present = frozenset(path.name for path in self._folder.glob("global_step_*"))
 
     @property
     def _stamp(self) -> int | None:
@@ -133,13 +133,13 @@ class Checkpoints:
         return latest_step(self._latest) or 0
 
     def remove_halves(self) -> None:
-        remove_halves(self._folder, self.step, self._there)
+        remove_halves(self._folder, self.step, self._present)
 
     def __str__(self) -> str:
         if not self.step:
-            return f"no checkpoint was saved, so the same command begins anew; {self._advice}"
+            return f"no checkpoint was saved, so the same command starts over; {self._advice}"
         how = "" if self._resumes else " with trainer.resume_mode=auto"
-        return f"the same command{how} goes on after step {self.step}, whose checkpoint is the last"
+        return f"the same command{how} resumes after step {self.step}, the last checkpoint"
 
 
 def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> None:
@@ -151,15 +151,15 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
     join_metrics(folder)
     latest = folder.checkpoints / LATEST
     if latest.exists() and not latest.stat().st_size:
-        write_whole(latest, str(latest_step(latest) or ""))  # verl reads it, too
+        write_whole(latest, str(latest_step(latest) or ""))  # verl reads the file, too
     _keep_lines(folder.engine, lambda row: row["step"] <= step)
     _keep_lines(folder.metrics, lambda row: row["step"] <= step)
     for path in [*folder.root.glob("episodes/step_*.jsonl"), *folder.root.glob("weights/step_*.safetensors")]:
-        number = re.fullmatch(r"step_(\d+)", path.stem)
-        if number is not None and int(number[1]) > step:
+        saved = re.fullmatch(r"step_(\d+)", path.stem)
+        if saved is not None and int(saved[1]) > step:
             path.unlink()
-    for begun in range(1, step + 1) if interrupted else ():
-        _keep_lines(folder.episodes(begun), lambda row: _was_sampled_before(row, step))
+    for number in range(1, step + 1) if interrupted else ():
+        _keep_lines(folder.episodes(number), lambda row: _was_sampled_before(row, step))
     _name_lost_row(folder, step)
     folder.table.unlink(missing_ok=True)  # it is written again at the end
     if folder.metrics.exists():
@@ -167,20 +167,22 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
 
 
 def _name_lost_row(folder: RunFolder, step: int) -> None:
+    # verl logs a step's metrics only after its checkpoint, and may have been killed between the two.
     logged = {json.loads(line)["step"] for line in folder.metrics.open()} if folder.metrics.exists() else set()
     if logged and step not in logged:
         logger.warning(
-            "step %d has no row in %s: the run was killed between its checkpoint and its metrics", step, folder.metrics
+            "step %d has no row in %s: the run was killed between the checkpoint and the metrics", step, folder.metrics
         )
 
 
 def join_metrics(folder: RunFolder) -> None:
     """Prepend the metrics that were moved away to the new ones, and write all of them as a table too."""
-    aside = folder.earlier_metrics
-    if aside.exists():
+    earlier = folder.earlier_metrics
+    if earlier.exists():
         new = folder.metrics.read_bytes() if folder.metrics.exists() else b""
-        write_whole(folder.metrics, aside.read_bytes() + new[: new.rfind(b"\n") + 1])
-        aside.unlink()
+        # Without the last line if a crash cut it off.
+        write_whole(folder.metrics, earlier.read_bytes() + new[: new.rfind(b"\n") + 1])
+        earlier.unlink()
     _write_table(folder)
 
 

@@ -78,7 +78,7 @@ def trained_models(name: str) -> list[TrainedModel]:
     inside = RunFolder(path)
     checkpoints = inside.checkpoints if inside.checkpoints.is_dir() else path
     run = path.parent if path.name == inside.checkpoints.name else path
-    found = {int(there[1]): one for one in checkpoints.glob("*") if (there := _FOLDER.fullmatch(one.name))}
+    found = {int(name[1]): path for path in checkpoints.glob("*") if (name := _FOLDER.fullmatch(path.name))}
     if not found and not asked and not inside.config.exists() and checkpoints == path:
         return []
     models = {step: TrainedModel(run, step, folder / "actor") for step, folder in sorted(found.items())}
@@ -89,18 +89,18 @@ def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: P
     last = latest_step(latest) if latest.is_file() else None
     lacking = {step: why for step, model in models.items() if (why := _lacks(model, last))}
     whole = [model for step, model in models.items() if step not in lacking]
-    steps = f"whole checkpoints are of step {', '.join(str(one.step) for one in whole)}" if whole else "none is whole"
+    steps = f"complete ones: step {', '.join(str(model.step) for model in whole)}" if whole else "none is complete"
     if not models:
         raise CheckpointError(f"{run} has no checkpoint; train with trainer.save_freq=10 to save every tenth step")
     if asked.isdecimal():
         if int(asked) not in models:
             raise CheckpointError(f"{run} has no checkpoint of step {asked}; {steps}")
         if int(asked) in lacking:
-            raise CheckpointError(f"the checkpoint {run}@{asked} is not whole: {lacking[int(asked)]}; {steps}")
+            raise CheckpointError(f"the checkpoint {run}@{asked} is incomplete: {lacking[int(asked)]}; {steps}")
         return [models[int(asked)]]
     if not whole:
-        reasons = "; ".join(f"of step {step} {why}" for step, why in lacking.items())
-        raise CheckpointError(f"{run} has no whole checkpoint: {reasons}")
+        reasons = "; ".join(f"step {step}: {why}" for step, why in lacking.items())
+        raise CheckpointError(f"{run} has no complete checkpoint: {reasons}")
     return whole if asked == ALL else whole[-1:]
 
 
@@ -114,7 +114,9 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
     missing = [name for name in (*weights, "huggingface/config.json") if not (model.actor / name).is_file()]
     if missing:
         return f"{model.actor}/{missing[0]} is missing"
-    return f"verl had finished step {last} last" if last is not None and model.step > last else ""
+    return (
+        f"the last checkpoint that verl completed is of step {last}" if last is not None and model.step > last else ""
+    )
 
 
 def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:
@@ -141,7 +143,7 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():  # who held the lock may have merged it
+            if not folder.is_dir():  # the lock's last holder may have merged it
                 tell(f"merging {model.name} into {folder}, once")
                 _merge(model, folder)
     except OSError as error:
@@ -152,12 +154,12 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
 
 
 def _merge(model: TrainedModel, folder: Path) -> None:
-    for left in folder.parent.glob(f".merging-{folder.name}-*"):  # by a process that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
+    for leftover in folder.parent.glob(f".merging-{folder.name}-*"):  # of a process that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
     try:
         done = subprocess.run(
-            merger_command(model.actor, made),
+            merger_command(model.actor, partial),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -166,13 +168,15 @@ def _merge(model: TrainedModel, folder: Path) -> None:
             check=False,
         )
         if done.returncode:
-            said = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it said nothing")
-            raise CheckpointError(f"verl's merger cannot read {model.name} ({model.actor}): {said.strip()}")
-        check_weights(made)
-        (made / "checkpoint.json").write_text(json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n")
-        os.replace(made, folder)
+            last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "it printed nothing")
+            raise CheckpointError(f"verl's merger cannot read {model.name} ({model.actor}): {last.strip()}")
+        check_weights(partial)
+        (partial / "checkpoint.json").write_text(
+            json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n"
+        )
+        os.replace(partial, folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def merger_command(actor: Path, target: Path) -> list[str]:

@@ -67,16 +67,16 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
         "RAY_DEDUP_LOGS": "0",
         "RAY_worker_niceness": "0",
         "TQ_NUM_THREADS": cores,
-        # Ray starts a worker per pretended core at once; verl starts the few that it needs by itself.
+        # Ray would start a worker per pretended core at once; verl starts the few workers that it needs by itself.
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
     }
     if device == "cpu":
-        defaults["TURNTREE_VERL_CPU"] = "1"  # whatever accelerator the machine has
-        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM bounds the threads of its workers where this is not set
+        defaults["TURNTREE_VERL_CPU"] = "1"  # even if the machine has an accelerator
+        defaults["OMP_NUM_THREADS"] = cores  # with GPUs, vLLM limits its workers' threads if it is not set
     elif joins:
-        defaults["TURNTREE_VERL_CPU"] = "0"  # this node may have no accelerator where others have
-    if joins:  # its workers have another working folder
+        defaults["TURNTREE_VERL_CPU"] = "0"  # this node may lack an accelerator that other nodes have
+    if joins:  # the cluster's workers have another working folder
         defaults |= {"TENSORBOARD_DIR": str(folder.root / "tensorboard_log"), "WANDB_DIR": str(folder.root)}
     fixed = {"VERL_FILE_LOGGER_PATH": str(folder.metrics), phases.VARIABLE: str(folder.phases)}
     modules = [name.partition(":")[0].partition(".")[0] for name in names if ":" in name]
@@ -108,14 +108,14 @@ def hub_variables(model: str) -> dict[str, str]:
             if isinstance(try_to_load_from_cache(model, "config.json"), str):
                 return {} if alone is None else {"HF_HUB_OFFLINE": "1"}
             if alone is None:
-                hf_hub_download(model, "config.json")  # which verl's processes would ask for minutes later
+                hf_hub_download(model, "config.json")  # verl's processes would request it only minutes later
                 return {}
             why = f"{alone}, and it is not in the cache"
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
     raise ModelUnavailable(
-        f"the model {model}: there is no such folder in {Path.cwd()}, and as a name of the Hugging "
-        f"Face broker it is of no use here: {why}; give the folder of a model"
+        f"the model {model}: there is no such folder in {Path.cwd()}, and it is not available from the Hugging Face "
+        f"Hub: {why}; give the folder of a model"
     )
 
 
@@ -126,9 +126,9 @@ def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
         config: verl's whole configuration, modified in place; variables that it sets itself are kept.
         driver: The driver's environment variables.
     """
-    place = f"{INIT}.runtime_env.env_vars"
+    section = f"{INIT}.runtime_env.env_vars"
     handed = {name: driver[name] for name in _HANDED if name in driver}
-    OmegaConf.update(config, place, {**handed, **(OmegaConf.select(config, place) or {})}, force_add=True)
+    OmegaConf.update(config, section, {**handed, **(OmegaConf.select(config, section) or {})}, force_add=True)
     for name in _OF_A_NEW_RAY:
         if OmegaConf.select(config, f"{INIT}.{name}") is not None:
             OmegaConf.update(config, f"{INIT}.{name}", None)

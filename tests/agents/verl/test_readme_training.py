@@ -177,6 +177,6 @@ def test_its_checkpoints_are_evaluated_compared_and_exported_by_the_commands_of_
     }
     assert drawn == [[turn.completion.token_ids for turn in known[index].turns] for index in (0, 1)]
     assert (
-        "has no checkpoint of step 9; whole checkpoints are of step 1, 2"
+        "has no checkpoint of step 9; complete ones: step 1, 2"
         in turntree("bench", "runs/doubling@9", "doubling:Doubling").err
     )

@@ -364,14 +364,14 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
         (["actor_rollout_ref.hybrid_engine=true"], "replicas on devices of their own.*got True and turntree"),
         (
             ["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"],
-            "weights that reach them there.*got False and n",
+            "a way to send the weights there.*got False and n",
         ),
         (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "takes 3 devices.*num_gpus=3"),
         (
             ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
             "parameter_sync_step=2 on the CPU needs",
         ),
-        (["turntree.reuse.mode=same_seed"], "begins later steps' episodes by itself"),
+        (["turntree.reuse.mode=same_seed"], "starts episodes of later steps by itself"),
         (["algorithm.filter_groups.enable=true"], "DAPO's filter would drop them"),
     ],
 )
@@ -388,7 +388,7 @@ def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else(
     assert settings.played()["asynchronous"] == {"on_resume": "turn", "in_order": True}
     assert settings.draws_by_seed
     assert "asynchronous" not in compose(None, options).settings.played(), "the control: nothing is interrupted"
-    with pytest.raises(ConfigError, match=r"manager of episodes, as mode=colocate_async has it, and rollout.name="):
+    with pytest.raises(ConfigError, match=r"manager of episodes, as mode=colocate_async sets it, and rollout.name="):
         compose(None, [*options, "mode=colocate_async", "actor_rollout_ref.rollout.name=trtllm"])
 
 

@@ -98,7 +98,7 @@ def refused(name: str) -> str:
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(run: Path) -> None:
-    assert refused("runs/sums@3") == "runs/sums has no checkpoint of step 3; whole checkpoints are of step 2, 4, 10"
+    assert refused("runs/sums@3") == "runs/sums has no checkpoint of step 3; complete ones: step 2, 4, 10"
     assert "RUN@all, got 'last'" in refused("runs/sums@last")
 
 
@@ -115,16 +115,19 @@ def test_a_half_checkpoint_is_left_out_and_refused_by_name(run: Path, lost: str)
     assert steps("runs/sums") == [4]
     assert steps("runs/sums@all") == [2, 4]
     said = refused("runs/sums@10")
-    assert said.startswith(f"the checkpoint runs/sums@10 is not whole: {actor / lost} is missing")
-    assert said.endswith("; whole checkpoints are of step 2, 4")
+    assert said.startswith(f"the checkpoint runs/sums@10 is incomplete: {actor / lost} is missing")
+    assert said.endswith("; complete ones: step 2, 4")
 
 
 def test_what_verl_had_not_finished_is_a_half_even_with_all_its_files(run: Path) -> None:
     finished(run, 4)
     assert steps("runs/sums@all") == [2, 4]
-    assert "verl had finished step 4 last" in refused("runs/sums@10")
+    assert "the last checkpoint that verl completed is of step 4" in refused("runs/sums@10")
     finished(run, 1)
-    assert "runs/sums has no whole checkpoint: of step 2 verl had finished step 1 last" in refused("runs/sums")
+    assert (
+        "runs/sums has no complete checkpoint: step 2: the last checkpoint that verl completed is of step 1"
+        in refused("runs/sums")
+    )
     (
         run / "checkpoints/latest_checkpointed_iteration.txt"
     ).unlink()  # verl does not write it when it saves asynchronously
