@@ -64,11 +64,6 @@ class RetryingEngine:
         self._counts = counts
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """Sample one turn.
-
-        Raises:
-            EngineLost: If every attempt loses its engine.
-        """
         for _ in range(ATTEMPTS - 1):
             try:
                 return await self._engine.generate(request)

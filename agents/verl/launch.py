@@ -172,15 +172,7 @@ def _log_cause(status: int, cause: str | None, folder: RunFolder, log: str) -> N
 def prepare(
     composition: Composition, folder: RunFolder, ray_dir: Path, tell: Callable[[str], None] = logger.info
 ) -> None:
-    """Write the task rows and the final configuration of a run.
-
-    Args:
-        ray_dir: Folder for Ray's files, unless the run joins a cluster.
-        tell: Called with a line if the environment has fewer tasks than a training uses by default.
-
-    Raises:
-        ConfigError: As ``draw_tasks``.
-    """
+    """Write the task rows and the final configuration of a run; ``ray_dir`` is for Ray's files."""
     config = composition.verl
     draw_tasks(composition, folder, tell)
     complete(composition, folder)

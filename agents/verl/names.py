@@ -24,12 +24,8 @@ def replica_count(config: Any) -> int:
 def server_name(replica_rank: int, suffix: str = "", *, backend: str = ROLLOUT_NAME) -> str:
     """Return the name of a replica's Ray actor, of the first node if verl starts one per node.
 
-    Args:
-        backend: ``rollout.name``.
-
-    Example:
-        >>> server_name(1), server_name(1, backend="vllm")
-        ('turntree_server_1', 'vllm_server_1_0')
+    >>> server_name(1), server_name(1, backend="vllm")
+    ('turntree_server_1', 'vllm_server_1_0')
     """
     node = "" if backend == ROLLOUT_NAME else "_0"
     return f"{backend}_server_{replica_rank}{node}{suffix}"

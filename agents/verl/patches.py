@@ -20,11 +20,7 @@ VERSIONS = ("0.9.1",)  #: versions of verl that the patches were checked against
 
 
 def apply_cpu_patches() -> None:
-    """Apply the patches that training on the CPU needs.
-
-    Raises:
-        RuntimeError: If the installed verl is not one of ``VERSIONS``.
-    """
+    """Apply the patches that training on the CPU needs; refuse an unchecked version of verl."""
     installed = importlib.metadata.version("verl")
     if installed not in VERSIONS:
         raise RuntimeError(

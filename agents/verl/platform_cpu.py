@@ -16,35 +16,26 @@ import torch
 from verl.plugin.platform import PlatformBase
 
 
+def _nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+    pass
+
+
 class _CpuDeviceModule(types.ModuleType):
+    # The functions of ``torch.cuda`` that verl calls; all other names come from ``torch.cpu``.
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cpu, name)
 
     def is_available(self) -> bool:
-        # False turns verl's reports of device memory into no-ops.
-        return False
+        return False  # turns verl's reports of device memory into no-ops
 
     def current_device(self) -> torch.device:
-        # A device rather than an index: verl passes it to ``tensor.to``.
-        return torch.device("cpu")
+        return torch.device("cpu")  # not an index: verl passes the result to ``tensor.to``
 
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device: Any) -> None:
-        """Nothing to select."""
-
-    def synchronize(self, device: Any = None) -> None:
-        """Nothing runs behind the caller's back."""
-
-    def empty_cache(self) -> None:
-        """No caching allocator."""
-
-    def ipc_collect(self) -> None:
-        """No shared device memory."""
-
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """No peak is kept."""
+    # One device, no asynchronous kernels, no caching allocator, no shared device memory.
+    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _nothing
 
     def memory_allocated(self, device: Any = None) -> int:
         """Return the resident memory of this process, bytes."""
@@ -75,37 +66,25 @@ class _CpuDeviceModule(types.ModuleType):
 class PlatformCPU(PlatformBase):
     """The CPU, with gloo between processes."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
+    device_name = vendor_name = "cpu"
     device_module = _CpuDeviceModule("turntree_cpu_device")
+    # One device, no asynchronous kernels, no caching allocator, no device profiler, no CUDA runtime.
+    set_device = synchronize = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
 
     def is_available(self) -> bool:
         return True
 
     def current_device(self) -> torch.device:  # type: ignore[override]
-        # A device rather than an index: verl passes it to ``tensor.to``.
-        return torch.device("cpu")
+        return torch.device("cpu")  # not an index: verl passes the result to ``tensor.to``
 
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """Nothing to select."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing runs behind the caller's back."""
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """No caching allocator."""
-
-    def empty_cache(self) -> None:
-        """No caching allocator."""
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -114,28 +93,17 @@ class PlatformCPU(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        # Ray sets the variable for the pretended GPUs; nothing reads it here.
-        return "CUDA_VISIBLE_DEVICES"
+        return "CUDA_VISIBLE_DEVICES"  # Ray sets it for the pretended GPUs; nothing reads it here
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
         yield
 
-    def profiler_start(self) -> None:
-        """No device profiler."""
-
-    def profiler_stop(self) -> None:
-        """No device profiler."""
-
     def ray_resource_name(self) -> str:
-        # verl's pools count this resource; Ray is started with pretended GPUs.
-        return "GPU"
+        return "GPU"  # what verl's pools count; Ray is started with pretended GPUs
 
     def ray_noset_envvars(self) -> list[str]:
         return []
 
     def is_ipc_supported(self) -> bool:
         return False
-
-    def cudart(self) -> Any:
-        return None

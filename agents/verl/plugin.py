@@ -23,11 +23,7 @@ def register() -> None:
 
 
 def trains_on_cpu() -> bool:
-    """Return ``TURNTREE_VERL_CPU`` if it is set, else whether there is no accelerator.
-
-    Raises:
-        ValueError: If the variable is neither 0 nor 1.
-    """
+    """Return ``TURNTREE_VERL_CPU`` if it is set, else whether there is no accelerator."""
     choice = os.environ.get("TURNTREE_VERL_CPU", "")
     if choice not in ("", "0", "1"):
         raise ValueError(f"TURNTREE_VERL_CPU must be 0, 1 or unset, got {choice!r}")

@@ -31,12 +31,7 @@ _PATIENCE = 1800.0  #: seconds for the trainer to gather its weights
 
 @CheckpointEngineRegistry.register(ROLLOUT_NAME)
 class RayWeights(CheckpointEngine):  # type: ignore[misc]
-    """One end of the transfer: a trainer process, or the worker beside a replica.
-
-    Args:
-        bucket_size: Bytes of a bucket.
-        is_master: Ignored; verl passes it for other backends.
-    """
+    """One end of the transfer: a trainer process, or the worker beside a replica."""
 
     def __init__(self, bucket_size: int, is_master: bool = False) -> None:
         self._bucket_bytes = bucket_size
@@ -56,8 +51,6 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
         """Connect the trainer's first process to every replica.
 
         Args:
-            actor_wg_world_size: Processes of the trainer.
-            rollout_world_size: Workers of the replicas.
             metadata: What ``prepare`` returned in each process, the trainer's first.
         """
         receivers = [*metadata[actor_wg_world_size:]]
@@ -71,11 +64,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
         """The update has ended."""
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
-        """Put the weights into the object store and send references to the receivers.
-
-        Args:
-            weights: Yields (name, tensor), full tensors under Hugging Face names.
-        """
+        """Put (name, tensor) pairs into the object store and send references to the receivers."""
         if not self._receivers:
             for _ in weights:  # every process takes part in gathering each tensor
                 pass
@@ -96,11 +85,7 @@ class RayWeights(CheckpointEngine):  # type: ignore[misc]
     async def receive_weights(  # type: ignore[override] # verl's are generators, too
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """Yield the newest weights once they arrive, or the last ones at once for a repeated update.
-
-        Raises:
-            TimeoutError: If the trainer does not send them in time.
-        """
+        """Yield the newest weights once they arrive, or the last ones at once for a repeated update."""
         try:
             if global_steps != RESEND or not self._buckets:
                 await asyncio.wait_for(self._arrived.wait(), _PATIENCE)

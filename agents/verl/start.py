@@ -84,15 +84,7 @@ class Start(NamedTuple):
 
 
 def check_start(config: str, overrides: Sequence[str] = ()) -> Start:
-    """Compose a training and check whether it can start, without starting or writing anything.
-
-    Args:
-        config: Name of a shipped configuration, path of a YAML file, or the first override, as for ``train``.
-        overrides: ``key=value``, as for ``train``.
-
-    Raises:
-        ConfigError: If it cannot be composed.
-    """
+    """Compose a training and check whether it can start, without starting or writing anything."""
     composition = compose(config, overrides)
     folder = run_folder(composition)
     changed = tuple(_changed(plain(composition.verl), verl_defaults()[1]))
@@ -146,10 +138,7 @@ def _check_run_ahead(settings: TrainSettings) -> None:
 
 
 def draw_tasks(composition: Composition, folder: RunFolder, tell: Callable[[str], None] = logger.info) -> Tasks:
-    """Write the tasks of a run as rows.
-
-    Args:
-        tell: Called with a line if the environment has fewer tasks than a training uses by default.
+    """Write the tasks of a run as rows; ``tell`` gets a line if there are fewer than by default.
 
     Raises:
         ConfigError: If there are fewer tasks than a step needs, or a data set's answers have no answer format.

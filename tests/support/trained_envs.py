@@ -56,16 +56,16 @@ class Forking(Talking):
     forkable = True
 
 
-class Overtaken(Forking):
-    """Kills the engine's ``server`` while it judges a turn that an update overtook, once in all processes, and gives
-    ``folder`` a file ``judging``. The process stands still from before it gets the turn until it is killed."""
+class Interrupted(Forking):
+    """Kills the engine's ``server`` while it re-verifies a turn that an update interrupted, once in all processes, and
+    writes a file ``reverifying`` to ``folder``. The process is stopped before it gets the turn, then killed."""
 
     step_inline = True
     forkable = True
 
     def __init__(self, *, folder: str, server: str = "TurntreeServer", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        _kill_at_reverified_turn(Path(folder) / "judging", server)
+        _kill_at_reverified_turn(Path(folder) / "reverifying", server)
 
 
 @cache
@@ -79,7 +79,7 @@ def _kill_at_reverified_turn(note: Path, server: str) -> None:
         victims = actors(server)[-1:]
         kill(victims, signal.SIGSTOP)
         turn = asyncio.create_task(generate(self, request))
-        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or judged
+        await asyncio.sleep(0.5)  # the request is on its way, and other turns are being sampled or re-verified
         kill(victims)
         return await turn
 

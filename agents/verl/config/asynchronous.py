@@ -32,21 +32,13 @@ def updates_while_playing(trainer_mode: str) -> bool:
 
 
 def with_mode(settings: TrainSettings, config: Any) -> TrainSettings:
-    """Return the settings with a section ``asynchronous`` only if weights change during episodes.
-
-    Raises:
-        ConfigError: As ``on_resume``.
-    """
+    """Return the settings with a section ``asynchronous`` only if weights change during episodes."""
     interrupts = on_resume(config, settings) is not None
     return replace(settings, asynchronous=(settings.asynchronous or ResumeConfig()) if interrupts else None)
 
 
 def on_resume(config: Any, settings: PlaySettings) -> OnResume | None:
-    """Return what happens to sampled tokens at a weight update; ``None`` if updates come between steps.
-
-    Raises:
-        ConfigError: If another setting does not go with the trainer's mode.
-    """
+    """Return what happens to sampled tokens at a weight update; ``None`` if updates come between steps."""
     mode, rollout = config.trainer.v1.trainer_mode, config.actor_rollout_ref.rollout
     manager = rollout.agent.agent_loop_manager_class
     own = manager == _MANAGER or OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.name") == _SAMPLER

@@ -79,10 +79,6 @@ def row_of(key: str, value_of: Callable[[str], Any]) -> Row | None:
 def check_verl_keys(given: Mapping[str, Any], config: DictConfig, defaults: Mapping[str, Any], ours: Any) -> None:
     """Raise for a key of verl that would be ignored or fail later; warn of one that changes nothing.
 
-    Args:
-        given: The differences from verl's configuration, plain.
-        ours: turntree's section, ``TrainSettings``.
-
     Raises:
         ConfigError: If a changed key is refused or its value is not supported; ``others`` has all further such keys.
     """
@@ -126,11 +122,7 @@ def _default(key: str, defaults: Any) -> Any:
 
 
 def check_value(key: str, value: Any, default: Any) -> None:
-    """Raise if verl's default is a number, a boolean or a section and ``value`` is something else.
-
-    Args:
-        value: Plain; ``None`` and interpolations are allowed.
-    """
+    """Raise if verl's default is a number, a boolean or a section and ``value`` is something else."""
     if isinstance(value, str) and "${" in value:
         return
     missing = value is None and key.count(".") > 1  # deeper sections of verl may be null
@@ -182,14 +174,7 @@ def no_env(env_id: str, error: ImportError | UnknownEnvironment) -> ConfigError:
 
 
 def check_env(env_id: str, settings: Mapping[str, Any], where: str) -> None:
-    """Check the names and types of an environment's settings.
-
-    Args:
-        settings: The environment's keyword arguments; ``limits`` is a mapping.
-
-    Raises:
-        ConfigError: If the environment or a name is unknown, or a value is wrong.
-    """
+    """Check the names and types of an environment's settings; ``limits`` is a mapping."""
     if ":" not in env_id and env_id not in gymnasium.registry:
         raise unknown_key(env_id, list_envs(), "turntree.env")
     try:

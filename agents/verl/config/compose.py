@@ -89,6 +89,7 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     for path, value in changes:
         if path not in GROUPS:
             OmegaConf.update(ours, path, value, merge=False, force_add=True)
+    # Before anything is resolved: an interpolation of verl then refers to the absolute path, too.
     ours = OmegaConf.create(absolute(plain(ours)))
     section = ours.pop("turntree", None) or {}
     if not isinstance(section, DictConfig | dict):
@@ -105,6 +106,8 @@ def compose(config: str | None, overrides: Sequence[str] = ()) -> Composition:
     assert isinstance(whole, DictConfig)
     check_counts(whole)
     check_verl_keys(given, whole, known, settings)
+    # From here on the whole configuration is modified in place. The order matters: turntree's settings depend on the
+    # mode, and the engines' arguments on turntree's settings.
     fit_filter(whole)
     fit_rows(whole, {key for key in MICRO_BATCHES if key in dict(changes) or OmegaConf.select(own, key) is not None})
     _check_sections(whole)
@@ -131,9 +134,8 @@ def _read(config: str) -> DictConfig:
         raise ConfigError(f"{config} holds a {type(values).__name__}, expected a mapping")
     loaded = OmegaConf.create(values)
     loaded.setdefault("defaults", [TRAINER, "_self_"])
-    loaded.setdefault(
-        "hydra", {"searchpath": [f"file://{path.parent.absolute()}"]}
-    )  # options in folders beside the file
+    # A file may use options of its own, in folders beside it.
+    loaded.setdefault("hydra", {"searchpath": [f"file://{path.parent.absolute()}"]})
     return loaded
 
 
@@ -215,6 +217,7 @@ def _check_sections(config: DictConfig) -> None:
 
 
 def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings:
+    # turntree's and verl's variables of the chat template are merged, so that both render the same prompts.
     named = {**(plain(config.data.apply_chat_template_kwargs) or {}), **settings.template}
     settings = dataclasses.replace(settings, template=named)
     config.data.apply_chat_template_kwargs = named

@@ -44,9 +44,6 @@ def compose_defaults(
     Args:
         overrides: Options that replace those of the list, in Hydra's grammar.
         own_env: Whether ``env`` is left out if only a shipped configuration names it.
-
-    Raises:
-        HydraException: If the list or an override is wrong.
     """
     from hydra import version
     from hydra._internal.config_repository import CachingConfigRepository

@@ -19,15 +19,11 @@ _READ = ("speculation", "forest", "sharing")
 
 
 def fit_context(config: DictConfig, *, kept: int = 0, given: int | None = None) -> int:
-    """Set an external engine's context to the longest episode; unset, it takes all of the model's.
+    """Set an external engine's context to the longest episode and return it; unset, it takes the model's.
 
     Args:
-        config: verl's whole configuration, modified in place.
         kept: Tokens that the engine reserves at the end of its context.
         given: The context in the engine's own arguments, if any.
-
-    Returns:
-        The context, at most the model's positions if its folder names them; a configured context stays.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout.max_model_len is None:
@@ -65,9 +61,6 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
     Args:
         name: The engine's name in ``rollout.name``.
         title: The engine's name in messages.
-
-    Raises:
-        ConfigError: If only turntree's own engine supports a setting, or the model is to draft as well.
     """
     rollout = OmegaConf.select(config, ROLLOUT)
     if rollout is None or rollout.name != name:

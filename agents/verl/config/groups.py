@@ -84,9 +84,6 @@ def compose_options(
     Args:
         named: Options by group that replace those of the defaults list; an ``env`` of ``None`` leaves that group out.
         own_env: Whether the configuration names its own environment, so that the group's default is left out.
-
-    Raises:
-        ConfigError: If a group or an option is unknown or missing.
     """
     texts = {group: [*map(str, value)] if isinstance(value, list) else str(value) for group, value in named.items()}
     overrides = [f"{group}={text!r}" for group, text in texts.items() if (group, named[group]) != ("env", None)]
@@ -117,13 +114,10 @@ def _composed(own: Mapping[str, Any], overrides: Sequence[str], own_env: bool, w
 
 
 def check_compatible(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise if two options are incompatible.
+    """Raise ``Incompatible`` if two options are incompatible.
 
     Args:
         requires: For ``GROUP=OPTION``, its compatible options of other groups, and under ``because`` the reason.
-
-    Raises:
-        Incompatible: If two options are incompatible.
     """
     if conflict := next(_conflicts(choice, requires), None):
         group, option, other, name = conflict

@@ -43,11 +43,7 @@ def check_keys(keys: Iterable[str], known: Collection[str], where: str) -> None:
 
 
 def from_mapping(kind: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Create the dataclass ``kind`` from ``values``.
-
-    Raises:
-        ConfigError: If a key is unknown, a value has the wrong type, or ``kind`` refuses it.
-    """
+    """Create the dataclass ``kind`` from ``values``, or raise a ``ConfigError`` that names the key."""
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: expected keys with values, got {values!r:.60}")
     known = {f.name: str(f.type) for f in fields(kind)}  # type: ignore[arg-type]

@@ -164,11 +164,7 @@ class PlaySettings:
 
     @classmethod
     def read(cls, section: Mapping[str, Any], where: str) -> Self:
-        """Read a section's plain values.
-
-        Raises:
-            ConfigError: If a key is unknown, or a value invalid.
-        """
+        """Read a section's plain values."""
         values = dict(section)
         kinds = {
             "reuse": ReuseConfig,
@@ -247,11 +243,7 @@ class TrainSettings(PlaySettings):
 
 
 def make_scorer(rewards: Mapping[str, Any], answer_format: str | None) -> Scorer | None:
-    """Return the scorer of a section; ``None`` if it names no rewards.
-
-    Raises:
-        ConfigError: If a reward or the answer format is unknown, or the rewards are incompatible.
-    """
+    """Return the scorer of a section; ``None`` if it names no rewards."""
     try:
         if answer_format is not None:
             answer_format_for(answer_format)

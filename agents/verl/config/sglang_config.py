@@ -29,14 +29,7 @@ _DRAFTS = ("speculative_algorithm", "speculative_num_draft_tokens")
 
 
 def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's worker into SGLang's arguments; other engines are left unchanged.
-
-    Args:
-        config: verl's whole configuration, modified in place.
-
-    Raises:
-        ConfigError: If only turntree's own engine supports a setting, or there are two drafters.
-    """
+    """Put turntree's worker into SGLang's arguments; other engines are left unchanged."""
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "sglang":
         return
     own = f"{ROLLOUT}.engine_kwargs.sglang.context_length"  # verl checks max_model_len, and does not pass it on

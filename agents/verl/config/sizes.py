@@ -39,11 +39,7 @@ def size_checks(config: DictConfig, settings: TrainSettings) -> Iterator[Callabl
 
 
 def check_tasks(config: DictConfig, train_tasks: int) -> None:
-    """Check that there are enough tasks for a step; warn of tasks that are never played.
-
-    Raises:
-        ConfigError: If a step takes more tasks than there are.
-    """
+    """Check that there are enough tasks for a step; warn of tasks that are never played."""
     batch, tasks = config.data.train_batch_size, _read_tasks(config, train_tasks)
     if tasks < batch:
         raise ConfigError(

@@ -29,15 +29,7 @@ def longest_row(config: DictConfig) -> int:
 
 
 def fit_rows(config: DictConfig, given: Container[str]) -> None:
-    """Raise the options' micro-batches to the longest row, which cannot be split.
-
-    Args:
-        config: verl's whole configuration, modified in place.
-        given: Keys that the user has set.
-
-    Raises:
-        ConfigError: If a micro-batch that the user has set is smaller.
-    """
+    """Raise the options' micro-batches to the longest row, which cannot be split; refuse smaller ``given`` ones."""
     actor = config.actor_rollout_ref.actor
     if not actor.use_dynamic_bsz:
         return

@@ -17,14 +17,7 @@ from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
 
 def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
-    """Put turntree's drafter into vLLM's arguments; other engines are left unchanged.
-
-    Args:
-        config: verl's whole configuration, modified in place.
-
-    Raises:
-        ConfigError: If only turntree's own engine supports a setting, or there are two drafters.
-    """
+    """Put turntree's drafter into vLLM's arguments; other engines are left unchanged."""
     if OmegaConf.select(config, f"{ROLLOUT}.name") != "vllm":
         return
     fit_context(config)

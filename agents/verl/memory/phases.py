@@ -52,14 +52,7 @@ class Estimate:
 
 
 def estimate(config: Any, gpu: int = CARD) -> Estimate:
-    """Estimate the memory of a training.
-
-    Args:
-        gpu: Memory of each GPU, bytes.
-
-    Raises:
-        ConfigError: If the shape of the model is not known.
-    """
+    """Estimate the memory of a training on GPUs of ``gpu`` bytes each."""
     actor, rollout, critic = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.critic
     shape = shape_of(str(config.actor_rollout_ref.model.path))
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node

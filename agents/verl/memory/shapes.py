@@ -93,9 +93,6 @@ def shape_of(model: str) -> ModelShape:
 
     Args:
         model: Folder with a ``config.json``, or a Hugging Face id of ``SHAPES``.
-
-    Raises:
-        ConfigError: If the shape is not known, or not that of a dense decoder.
     """
     if model in SHAPES:
         return SHAPES[model]

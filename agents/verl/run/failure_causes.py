@@ -28,11 +28,7 @@ _GONE = re.compile(r"ActorDiedError.*?class_name: (\S+)", re.DOTALL)
 
 
 def full_disk(log: str, folder: Path) -> str | None:
-    """Describe a full disk; ``None`` if nothing points to one.
-
-    Args:
-        folder: Folder of the run, whose file system may have been too full for the log itself.
-    """
+    """Describe a full disk; ``None`` if nothing points to one."""
     free = shutil.disk_usage(folder).free
     reported = _DISK_FULL.search(log)
     if reported is None and free >= _NEARLY_FULL:
@@ -51,11 +47,7 @@ def kernel_kills(file: Path = _VMSTAT) -> int:
 
 
 def memory_kill(log: str, config: DictConfig, *, by_kernel: bool) -> str | None:
-    """Describe a process killed for memory and the setting to lower; ``None`` if none was killed.
-
-    Args:
-        by_kernel: Whether the kernel has killed a process for memory during the run.
-    """
+    """Describe a process killed for memory and the setting to lower; ``None`` if none was killed."""
     machine = _BY_RAY.search(log)
     if machine is not None:
         held = {name: float(memory) for name, memory in _SELECTED.findall(log)}

@@ -26,11 +26,7 @@ def send_message(connection: socket.socket, message: bytes, descriptors: Sequenc
 
 
 def receive_message(connection: socket.socket) -> tuple[bytes, list[int]]:
-    """Receive what ``send_message`` sent: the bytes and a descriptor for each standard stream.
-
-    Raises:
-        OSError: If the other end closed before it had sent everything.
-    """
+    """Receive what ``send_message`` sent: the bytes and a descriptor for each standard stream."""
     head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH.size, len(STREAMS))
     if len(head) != _LENGTH.size or len(descriptors) != len(STREAMS):
         raise ConnectionError(f"expected a length and {len(STREAMS)} files, got {head!r} and {len(descriptors)}")

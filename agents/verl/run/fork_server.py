@@ -42,11 +42,7 @@ class Request:
 
 
 def listen(path: Path) -> socket.socket:
-    """Bind the server's socket; from now on clients can connect and wait.
-
-    Args:
-        path: Path of the socket, about 100 bytes at most.
-    """
+    """Bind the server's socket (a path of about 100 bytes at most); from now on clients can connect and wait."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     path.unlink(missing_ok=True)  # left by a server that has ended
     listener.bind(str(path))

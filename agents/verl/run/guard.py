@@ -27,12 +27,6 @@ class Guard:
     """Kill the sessions of the watched leaders on exit, at the latest when this process ends."""
 
     def __init__(self, folder: Path, *, inherited: int) -> None:
-        """Start the process.
-
-        Args:
-            folder: Folder to remove at the end.
-            inherited: A descriptor that stays open until then.
-        """
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, str(folder)],
             stdin=subprocess.PIPE,

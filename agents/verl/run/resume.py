@@ -35,11 +35,7 @@ def checkpoints_of(trainer: Mapping[str, Any], folder: RunFolder) -> Path:
 
 
 def resume_path(trainer: Mapping[str, Any]) -> str | None:
-    """Return the absolute path of the checkpoint that the configuration names; ``None`` if it names none.
-
-    Raises:
-        ConfigError: If it must name one and does not.
-    """
+    """Return the absolute path of the checkpoint that the configuration names; ``None`` if it names none."""
     if trainer["resume_mode"] != "resume_path":
         return None
     path = trainer["resume_from_path"]
@@ -49,11 +45,7 @@ def resume_path(trainer: Mapping[str, Any]) -> str | None:
 
 
 def resumed_step(trainer: Mapping[str, Any], folder: RunFolder) -> int:
-    """Return the updates that the policy has had when the run begins; 0 for a new run.
-
-    Raises:
-        ConfigError: If the named checkpoint does not exist, or verl's file of the latest step cannot be read.
-    """
+    """Return the updates that the policy has had when the run begins; 0 for a new run."""
     if trainer["resume_mode"] == "disable":
         return 0
     path = resume_path(trainer)

@@ -120,15 +120,7 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
 
 
 def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:
-    """Return the model's folder in transformers' format, merged now or found in the cache.
-
-    Args:
-        tell: Called with a line before the merge.
-
-    Raises:
-        CheckpointError: If verl's merger cannot read the checkpoint, or it is a LoRA adapter's.
-        MissingExtra: If verl is not installed.
-    """
+    """Return the model's folder in transformers' format, merged now or found in the cache."""
     folder = cache_folder() / "checkpoints" / model.digest
     if folder.is_dir():
         return folder

@@ -90,9 +90,6 @@ def environment(folder: RunFolder, device: str, names: Iterable[str] = (), *, jo
 def hub_variables(model: str) -> dict[str, str]:
     """Return the variables that keep verl's processes to the cache if the Hub cannot be reached.
 
-    Args:
-        model: Folder or Hugging Face id.
-
     Raises:
         ModelUnavailable: If the model is neither a folder nor available from the Hub.
         CheckpointError: If it is a folder with damaged weights.
@@ -120,12 +117,7 @@ def hub_variables(model: str) -> dict[str, str]:
 
 
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
-    """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes.
-
-    Args:
-        config: verl's whole configuration, modified in place; variables that it sets itself are kept.
-        driver: The driver's environment variables.
-    """
+    """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes."""
     section = f"{INIT}.runtime_env.env_vars"
     handed = {name: driver[name] for name in _HANDED if name in driver}
     OmegaConf.update(config, section, {**handed, **(OmegaConf.select(config, section) or {})}, force_add=True)

@@ -1,7 +1,6 @@
-"""Real trainings by an unmodified verl on the CPU: its own servers of vLLM and SGLang with turntree's drafts in them.
+"""Real trainings by an unmodified verl on the CPU, with its own servers of vLLM and SGLang.
 
-Of SGLang, which has no kernels for the CPU, verl's server, its agent loop, the trainer and SGLang's scheduler are
-real; stand-ins of ``cpu_kernels`` are the kernels, and the pickling of the weights that the trainer hands over.
+SGLang has no CPU kernels: ``cpu_kernels`` stands in for them and for the pickling of the trainer's weights.
 """
 
 import json
@@ -30,7 +29,7 @@ OTHER_USES = ("reuse=rejection_sampling", "reuse=spec_rl", "speculation=[tree,ru
 
 
 def trainings() -> list[Any]:
-    """Each engine with each use of earlier turns; all but the first before releases alone."""
+    # Only the first use runs before a release.
     return [
         pytest.param(
             (engine, use), marks=[getattr(pytest.mark, engine), *marks], id=f"{engine}-{use.partition('=')[2]}"
@@ -68,7 +67,7 @@ def test_the_engine_samples_with_the_trainers_weights(trained: Training) -> None
 
 
 def test_the_policy_moves_from_step_to_step(trained: Training) -> None:
-    """Control of the test above: what the first policy said, the last one finds likelier or less likely by more."""
+    # Control: the first and last policies' probabilities of the same tokens differ by more.
     said: list[dict[tuple[int, ...], float]] = []
     for step in (1, STEPS):
         turns = [record.episode.turns[0] for record in trained.records(step).values()]
@@ -90,7 +89,6 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
 
 
 def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
-    """By verl's own agent-loop manager, and with run-ahead by turntree's."""
     for step, row in enumerate(metrics(trained), start=1):
         episodes = [record.episode for record in trained.records(step).values()]
         assert sorted(episode.rewards["first"] for episode in episodes) == [0] * PROMPTS * (SAMPLES - 1) + [1] * PROMPTS
@@ -107,8 +105,7 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
 
 
 def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pytest.FixtureRequest) -> None:
-    """Each step is an epoch of the same tasks: from the second on, turns begin with one that the policy learnt from, or
-    with one that was precomputed."""
+    # Each step is an epoch of the same tasks.
     assert trained.levels(1) == {"A"}
     assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
     ahead = "run_ahead" in _use(request)
@@ -122,14 +119,12 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
 
 
 def test_a_turn_is_replayed_whole_and_the_ratio_rule_keeps_a_beginning(trained, request):
-    """Tells the uses of stored turns apart: all else here holds for each."""
     records = (record for step in range(2, STEPS + 1) for record in trained.records(step).values())
     kinds = {"".join(sorted(set(turn.completion.levels))) for record in records for turn in record.episode.turns}
     assert (f"A{_level(request)}" in kinds) == (_use(request) in OTHER_USES[:2])
 
 
 def _level(request: pytest.FixtureRequest) -> str:
-    """Of the tokens that were used again."""
     return {"reuse=spec_rl": "D", "speculation=[tree,run_ahead]": "B"}.get(_use(request), "C")
 
 
@@ -138,19 +133,18 @@ def _use(request: pytest.FixtureRequest) -> str:
     return use
 
 
-LAST = 3
-"""The last step of two replicas."""
+LAST = 3  #: the last step with two replicas
+#: two replicas and a broker
 TOGETHER = (
     *("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
     *("trainer.save_freq=2", "trainer.resume_mode=auto"),
     "actor_rollout_ref.rollout.engine_kwargs.turntree.sharing.replicas_per_task=0",  # each replica has all turns
     "+actor_rollout_ref.rollout.engine_kwargs.turntree.forest.rollouts_per_state=1000",
 )
-"""Two replicas with a broker between them."""
 
 
 def bare(turns: Counter[tuple[int, ...]]) -> Counter[tuple[int, ...]]:
-    """The turns without their states."""
+    # Without the turns' states.
     found: Counter[tuple[int, ...]] = Counter()
     for turn, count in turns.items():
         found[turn[1:]] += count
@@ -170,7 +164,7 @@ def together(engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    """Goes on where the other training was after two steps, whose third one it has not seen."""
+    # Resumes the other training after two steps, without its third.
     root = tmp_path_factory.mktemp("resumed")
     shutil.copytree(together.folder.root, root / "run")
     checkpoints = RunFolder(root / "run").checkpoints

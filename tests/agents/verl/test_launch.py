@@ -31,8 +31,8 @@ from turntree.agents.verl.run.resume import keep_records, resumed_step
 
 @pytest.fixture
 def overrides(tiny_model: Path, tmp_path: Path) -> list[str]:
-    places = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
-    return [*places, "turntree.train_tasks=4", "data.train_batch_size=4", "turntree.val_tasks=2"]
+    common = f"actor_rollout_ref.model.path={tiny_model}", f"turntree.run_dir={tmp_path / 'run'}"
+    return [*common, "turntree.train_tasks=4", "data.train_batch_size=4", "turntree.val_tasks=2"]
 
 
 Run = Callable[..., int]
@@ -40,7 +40,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
-    """Trains with a script in verl's stead, once the run is prepared; ``$RUN`` in it is the run's folder."""
+    # Trains with a script in place of verl; ``$RUN`` in the script is the run's folder.
 
     def run(script: str, more: Sequence[str] = (), **options: Any) -> int:
         waiting = f"import sys; assert sys.stdin.readline()\n{script}"
@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, tmp_path, caplog, 
 
 
 def test_without_a_full_disk_no_folder_is_taken_for_a_half(run: Run, tmp_path: Path) -> None:
-    """The control of the test above."""
+    # Control of the test above.
     script = "import pathlib; pathlib.Path('$RUN/checkpoints/global_step_2').mkdir(parents=True)\nraise OSError('lost')"
     assert run(script) == 1
     assert (RunFolder(tmp_path / "run").checkpoints / "global_step_2").is_dir()
@@ -274,15 +274,8 @@ def test_an_interrupt_ends_verl_and_its_children(run: Run, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("more", "earlier", "saves", "said"), table(__file__, "stopped"))
 def test_a_run_that_is_stopped_says_where_it_stands_and_how_it_goes_on(
-    run: Run,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    more: list[str],
-    earlier: bool,
-    saves: bool,
-    said: str,
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str], earlier: bool, saves: bool, said: str
 ) -> None:
-    """With a checkpoint of an earlier run or none, and a step after which one is saved or none is."""
     latest = RunFolder(tmp_path / "run").checkpoints / "latest_checkpointed_iteration.txt"
     if earlier:
         latest.parent.mkdir(parents=True)

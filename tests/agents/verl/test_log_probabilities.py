@@ -12,7 +12,7 @@ ROWS, VOCABULARY = 7, 11
 
 
 class Large(TorchDispatchMode):
-    """Counts new tensors with as many elements as the logits."""
+    # Counts new tensors with as many elements as the logits.
 
     def __init__(self) -> None:
         super().__init__()

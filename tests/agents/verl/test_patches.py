@@ -1,5 +1,3 @@
-"""verl on the CPU: the plugin that chooses the platform, and the patches with what upstream still does."""
-
 import importlib
 import importlib.metadata
 import logging
@@ -166,7 +164,7 @@ def test_upstream_still_loads_again_in_place_from_an_iterator() -> None:
 
 
 def batch_of(sampled: int) -> Any:
-    """verl's batch of four rows, of which only the first has ``sampled`` tokens of the policy's."""
+    # verl's batch of four rows, of which only the first has ``sampled`` tokens.
     from verl.protocol import DataProto
 
     mask = torch.zeros(4, 3, dtype=torch.int64)

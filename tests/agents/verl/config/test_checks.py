@@ -1,5 +1,3 @@
-"""What verl would refuse after minutes, or take as it is, is refused before a process is started."""
-
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -87,14 +85,13 @@ def test_verls_flat_configuration_is_what_hydra_composes() -> None:
 
 
 def kinds(value: Any) -> Any:
-    """The value with the type of all that is in it."""
+    # The value with the types of all of its parts.
     if isinstance(value, dict):
         return {key: kinds(inner) for key, inner in value.items()}
     return [kinds(inner) for inner in value] if isinstance(value, list) else (type(value), value)
 
 
 def of_verl(key: str) -> Any:
-    """A value of verl's configuration, as written."""
     value: Any = verl_defaults()[1]
     for part in key.split("."):
         value = value[part]
@@ -102,14 +99,14 @@ def of_verl(key: str) -> Any:
 
 
 def of_all_dataclasses(section: dict[str, Any], above: str = "") -> list[str]:
-    """Fields of verl's dataclasses that its YAML does not have."""
+    # Fields of verl's dataclasses that its YAML lacks.
     inner = [(f"{above}{key}.", one) for key, one in section.items() if isinstance(one, dict)]
     hidden = [f"{above}{name}" for name in fields_of(section) - section.keys()]
     return hidden + [key for path, one in inner for key in of_all_dataclasses(one, path)]
 
 
 def without_a_row(keys: Iterable[str], rows: Iterable[Row]) -> list[str]:
-    """Keys that no row without a condition has, nor a section around them."""
+    # Keys that have no unconditional row, nor has a section around them.
     named = {key for row in rows if not row.where for key in row.keys}
     return [key for key in keys if not {key[: m.start()] for m in re.finditer(r"\.|$", key)} & named]
 
@@ -148,7 +145,7 @@ def composed_with(*overrides: str) -> None:
 
 
 def changed(key: str) -> str:
-    """An override by which a key of verl has another value than verl gives it."""
+    # An override that gives a key of verl another value.
     try:
         default = of_verl(key)
     except KeyError:

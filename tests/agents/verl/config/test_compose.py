@@ -163,7 +163,6 @@ def test_a_store_of_another_run_reaches_the_store_of_every_engine(engine, compos
 
 
 def store_settings(config: Any, engine: str) -> ForestConfig:
-    """Settings of the store as the engine's processes read them."""
     given = config.actor_rollout_ref.rollout.engine_kwargs
     if engine == "vllm":
         return DrafterSettings.from_additional_config(OmegaConf.to_container(given.vllm.additional_config)).forest

@@ -38,7 +38,7 @@ SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "a
 
 
 def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
-    """Few of the choices, in which every ``together`` options that go together meet: of two, one is the engine."""
+    # A few choices in which every ``together`` compatible options meet; of pairs, one is the engine.
 
     def meeting(choice: Choice) -> set[tuple[tuple[str, str], ...]]:
         met = itertools.combinations(choice.options, together)
@@ -54,8 +54,8 @@ def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
 
 
 def third(rows: Iterable[Any]) -> list[Any]:
-    """The rows, of which two in three wait for a release."""
-    return [pytest.param(row, marks=[pytest.mark.release] if place % 3 else []) for place, row in enumerate(rows)]
+    # Two rows in three only run before a release.
+    return [pytest.param(row, marks=[pytest.mark.release] if index % 3 else []) for index, row in enumerate(rows)]
 
 
 def put_together(choice: Choice, composed: Compose) -> Composition:
@@ -111,8 +111,7 @@ def test_verl_accepts_every_three_options_that_go_together(composed: Compose) ->
 
 
 LOCAL = ("engine=local", "device=gpu")
-QWEN = table(__file__, "qwen")
-"""Shapes of Qwen2.5 by size."""
+QWEN = table(__file__, "qwen")  #: shapes of Qwen2.5 by size
 
 
 @pytest.mark.parametrize("size", ["0.5b", pytest.param("1.5b", marks=pytest.mark.release)])
@@ -128,7 +127,7 @@ def test_turntrees_engine_gives_its_memory_to_the_trainer_on_a_gpu(size: str) ->
 
 @cache
 def bytes_of(size: str) -> tuple[int, int]:
-    """Of a policy's weights, and of its keys and values of a token; no weight is made for it."""
+    # Bytes of a policy's weights, and of a token's keys and values.
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -140,7 +139,7 @@ def bytes_of(size: str) -> tuple[int, int]:
 
 
 def fitted(size: str, env: str, of: str) -> tuple[int, int]:
-    """Requests at once, and turns kept, of a size with the shapes of ``of``."""
+    # Concurrent requests and stored turns of a size, with the shapes of ``of``.
     rollout = compose(None, [*LOCAL, f"size={size}", f"env={env}"]).verl.actor_rollout_ref.rollout
     config = EngineSettings.parse(OmegaConf.to_container(rollout.engine_kwargs.turntree)).engine_config(
         max_batch=rollout.max_num_seqs,
@@ -163,7 +162,7 @@ def test_a_size_of_turntrees_engine_has_room_on_half_of_a_gpu(size: str, env: st
 
 
 def test_a_model_that_is_too_large_is_seen() -> None:
-    """Control: the same arithmetic has no room for many turns of seven billion parameters."""
+    # Control.
     assert fitted("1.5b", "airline", of="7b")[0] < 64
     with pytest.raises(ValueError, match="do not fit in 40,000,000,000 bytes"):
         fitted("1.5b", "airline", of="32b")
@@ -190,7 +189,7 @@ DRAFTS = [
 
 
 def verls(engine_options: list[str], *overrides: str) -> Any:
-    """verl's configuration, not to be modified."""
+    # verl's configuration; do not modify it.
     return _verls(*engine_options, *overrides)
 
 
@@ -240,14 +239,14 @@ def test_an_engine_has_the_context_of_the_longest_episode(
 
 
 @pytest.mark.parametrize("engine_options", [GPU, SGLANG], ids=["vllm", "sglang"])
-@pytest.mark.parametrize(("model", "places"), [(2304, 2304), (4000, None)])
-def test_a_context_is_never_beyond_the_models_own(engine_options, model, places, tmp_path):
+@pytest.mark.parametrize(("model", "context"), [(2304, 2304), (4000, None)])
+def test_a_context_is_never_beyond_the_models_own(engine_options, model, context, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": model}))
     fits = verls(engine_options, f"actor_rollout_ref.model.path={tmp_path}")
     longest = fits.data.max_prompt_length + fits.data.max_response_length
     assert longest == 2304
     kept = KEPT if engine_options is SGLANG else 0
-    assert fits.actor_rollout_ref.rollout.max_model_len == (places or longest + kept)
+    assert fits.actor_rollout_ref.rollout.max_model_len == (context or longest + kept)
 
 
 def test_sglang_captures_few_batch_sizes_with_drafts_and_what_is_given_in_its_words_stays() -> None:
@@ -361,12 +360,12 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["actor_rollout_ref.hybrid_engine=true"], "replicas on devices of their own.*got True and turntree"),
+        (["actor_rollout_ref.hybrid_engine=true"], "replicas on separate devices.*got True and turntree"),
         (
             ["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"],
             "a way to send the weights there.*got False and n",
         ),
-        (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "takes 3 devices.*num_gpus=3"),
+        (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "needs 3 devices.*num_gpus=3"),
         (
             ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
             "parameter_sync_step=2 on the CPU needs",
@@ -382,7 +381,7 @@ def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[s
     assert replica_count(compose(None, separate).verl) == 1
 
 
-def test_vllm_judges_turns_where_the_weights_change_under_them_and_nowhere_else() -> None:
+def test_vllm_reverifies_turns_only_if_the_weights_change_during_episodes() -> None:
     options = ["engine=vllm_cpu", "actor_rollout_ref.model.path=some/model", "turntree.asynchronous.on_resume=turn"]
     settings = compose(None, [*options, "mode=colocate_async", "turntree.seeded=false"]).settings
     assert settings.played()["asynchronous"] == {"on_resume": "turn", "in_order": True}
@@ -406,7 +405,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 
 
 class Combination(NamedTuple):
-    """A row of the page's table of what a training can be combined with."""
+    # A row of the page's table of supported combinations.
 
     name: str
     keys: list[str]
@@ -421,7 +420,6 @@ def combinations() -> list[Combination]:
 
 
 def start_of(keys: Iterable[str], model: Path) -> Composition:
-    """A training that a start would not refuse, as far as is known without its tasks."""
     composition = compose(None, [f"actor_rollout_ref.model.path={model}", "env=arithmetic", *keys])
     if problems := find_problems(composition, RunFolder(model / "none")):
         raise problems[0]
@@ -430,7 +428,6 @@ def start_of(keys: Iterable[str], model: Path) -> Composition:
 
 @pytest.fixture(scope="module")
 def model(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy with positions for long rows."""
     return save_chat_llama(tmp_path_factory.mktemp("model"), chatml, positions=8192)
 
 

@@ -1,5 +1,3 @@
-"""Sizes that do not fit each other are refused before a process is started, with both numbers and their keys."""
-
 import logging
 
 import pytest

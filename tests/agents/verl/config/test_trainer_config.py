@@ -54,8 +54,6 @@ def test_verls_trainer_still_reads_the_critics_micro_batch_from_another_key() ->
 
 @pytest.fixture
 def flash_attention(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Installs flash attention, or takes it away."""
-
     def set_(there: bool) -> None:
         for name in ("flash_attn", "flash_attn.bert_padding"):
             monkeypatch.setitem(sys.modules, name, ModuleType(name) if there else None)

@@ -1,5 +1,3 @@
-"""Checkpoints found by name, merged once by a stand-in for verl's merger; test_readme_training.py has verl's own."""
-
 import json
 import os
 import sys
@@ -27,7 +25,6 @@ if pathlib.Path(sys.argv[1], "broken").exists():
 
 
 def checkpoint(run: Path, step: int, *, ranks: int = 2) -> Path:
-    """A checkpoint with the names of verl's files."""
     actor = run / f"checkpoints/global_step_{step}/actor"
     (actor / "huggingface").mkdir(parents=True)
     (actor / "huggingface/config.json").write_text("{}")
@@ -43,7 +40,7 @@ def finished(run: Path, step: int) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run with checkpoints of steps 2, 4 and 10, named by a relative path."""
+    # A run with checkpoints of steps 2, 4 and 10.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
