@@ -46,16 +46,10 @@ def name_one_process_group_backend() -> None:
     """
     import verl.utils.distributed as distributed
 
-    original = distributed.initialize_global_process_group_ray
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def initialize(timeout_second: int | None = None, backend: str | None = None) -> None:
+    def initialize(original: Any, timeout_second: int | None = None, backend: str | None = None) -> None:
         original(timeout_second, backend or "cpu:gloo")
 
-    distributed.initialize_global_process_group_ray = initialize
+    _replace(distributed, "initialize_global_process_group_ray", initialize)
 
 
 def keep_reference_policy_unpinned() -> None:
@@ -64,17 +58,12 @@ def keep_reference_policy_unpinned() -> None:
     verl 0.9.1 builds ``CPUOffloadPolicy(pin_memory=True)`` for every forward-only model. Pinning needs an accelerator,
     and on the CPU the parameters are already in host memory.
     """
-    fsdp_utils: Any = importlib.import_module("verl.utils.fsdp_utils")
     from torch.distributed.fsdp import OffloadPolicy
 
-    if _is_ours(fsdp_utils.CPUOffloadPolicy):
-        return
-
-    @_ours
-    def no_offload(pin_memory: bool = True) -> OffloadPolicy:
+    def no_offload(original: Any, pin_memory: bool = True) -> OffloadPolicy:
         return OffloadPolicy()
 
-    fsdp_utils.CPUOffloadPolicy = no_offload
+    _replace(importlib.import_module("verl.utils.fsdp_utils"), "CPUOffloadPolicy", no_offload)
 
 
 def load_critic_without_flash_attention() -> None:
@@ -85,11 +74,7 @@ def load_critic_without_flash_attention() -> None:
     """
     import verl.utils.model as model
 
-    if _is_ours(model.load_valuehead_model):
-        return
-
-    @_ours
-    def load_valuehead_model(local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
+    def load(original: Any, local_path: str, torch_dtype: Any, model_config: Any, trust_remote_code: bool) -> Any:
         from transformers import AutoModelForTokenClassification
 
         return AutoModelForTokenClassification.from_pretrained(
@@ -100,7 +85,7 @@ def load_critic_without_flash_attention() -> None:
             trust_remote_code=trust_remote_code,
         )
 
-    model.load_valuehead_model = load_valuehead_model
+    _replace(model, "load_valuehead_model", load)
 
 
 def compute_log_probabilities_at_once() -> None:
@@ -112,16 +97,12 @@ def compute_log_probabilities_at_once() -> None:
     """
     import verl.utils.torch_functional as torch_functional
 
-    if _is_ours(torch_functional.logprobs_from_logits_v2):
-        return
-
     from turntree.agents.verl.log_probabilities import ChosenLogProbabilities
 
-    @_ours
-    def logprobs_from_logits_v2(logits: Any, labels: Any) -> Any:
+    def log_probabilities(original: Any, logits: Any, labels: Any) -> Any:
         return ChosenLogProbabilities.apply(logits, labels)
 
-    torch_functional.logprobs_from_logits_v2 = logprobs_from_logits_v2
+    _replace(torch_functional, "logprobs_from_logits_v2", log_probabilities)
 
 
 def take_no_variance_of_single_tokens() -> None:
@@ -132,16 +113,10 @@ def take_no_variance_of_single_tokens() -> None:
     """
     import verl.utils.torch_functional as torch_functional
 
-    original = torch_functional.masked_var
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def masked_var(values: Any, mask: Any, unbiased: bool = True) -> Any:
+    def masked_var(original: Any, values: Any, mask: Any, unbiased: bool = True) -> Any:
         return original(values, mask, unbiased and bool(mask.sum() > 1))
 
-    torch_functional.masked_var = masked_var
+    _replace(torch_functional, "masked_var", masked_var)
 
 
 def correct_no_step_without_tokens() -> None:
@@ -150,26 +125,24 @@ def correct_no_step_without_tokens() -> None:
     verl 0.9.1 raises there ("response_mask must contain at least one valid token"), even if no correction is configured
     and only its metrics are computed.
     """
-    trainer: Any = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
 
-    original = trainer.compute_rollout_correction_and_add_to_batch
-    if _is_ours(original):
-        return
-
-    @_ours
-    @functools.wraps(original)
-    def correct(batch: Any, *args: Any, **kwargs: Any) -> Any:
+    def correct(original: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
         if not batch.batch["response_mask"].any():
             return batch, {}
         return original(batch, *args, **kwargs)
 
-    trainer.compute_rollout_correction_and_add_to_batch = correct
+    trainer = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+    _replace(trainer, "compute_rollout_correction_and_add_to_batch", correct)
 
 
-def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
-    function.__turntree_patch__ = True  # type: ignore[attr-defined]
-    return function
+def _replace(module: Any, name: str, replacement: Callable[..., Any]) -> None:
+    original = getattr(module, name)
+    if getattr(original, "__turntree_patch__", False):  # verl may load the plugin twice in a process
+        return
 
+    @functools.wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
 
-def _is_ours(function: Any) -> bool:
-    return getattr(function, "__turntree_patch__", False)
+    patched.__turntree_patch__ = True  # type: ignore[attr-defined]
+    setattr(module, name, patched)

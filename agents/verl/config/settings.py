@@ -34,6 +34,7 @@ class SharingSettings:
 
     max_bytes: int = 1 << 28
     """Memory of the broker's turn buffer, bytes."""
+    # 2: the replica that takes over a task from a lost or full one has the task's turns already.
     replicas_per_task: int = 2
     """Replicas that fetch a task's turns, first in routing order; 0 fetches all turns everywhere."""
     max_tokens: int = 1 << 22
@@ -80,10 +81,9 @@ class EngineSettings:
         if not isinstance(values or {}, Mapping):
             raise ConfigError(f"{where}: expected keys with values, got {values!r:.60}")
         sections = dict(values or {})
-        if sections.get("speculation") is not None:
-            sections["speculation"] = from_mapping(Speculation, sections["speculation"], f"{where}.speculation")
-        if sections.get("sharing") is not None:
-            sections["sharing"] = from_mapping(SharingSettings, sections["sharing"], f"{where}.sharing")
+        for name, kind in (("speculation", Speculation), ("sharing", SharingSettings)):
+            if sections.get(name) is not None:  # null switches the part off
+                sections[name] = from_mapping(kind, sections[name], f"{where}.{name}")
         if "forest" in sections:
             forest = sections["forest"] or {}
             if isinstance(forest, Mapping):
@@ -130,7 +130,7 @@ class PlaySettings:
     asynchronous: ResumeConfig | None = None
     """Weight updates during episodes (``mode=colocate_async``): ``{on_resume: episode}``; else ``None``."""
     seeded: bool = True
-    """Request every turn with a seed; ``false`` only if ``reuse``, ``run_ahead`` or ``validation`` needs seeds."""
+    """Sample every turn with a seed, so that it is reproducible; ``false``: only for reuse, run-ahead, validations."""
     memo_results: int = 0
     """Results of deterministic tools that a process caches; 0 caches none."""
     template: Mapping[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class PlaySettings:
     max_thinking_tokens: int | None = None
     """Tokens of a turn after which an open thought is closed for the answer; ``null``: no limit."""
     rewards: Mapping[str, Any] = field(default_factory=dict)
-    """Rewards by name, each a weight or ``{weight, low, high}``; empty uses the environment's reward."""
+    """Rewards by name, each a weight (0 only logs) or ``{weight, low, high}``; empty uses the environment's reward."""
     answer_format: str | None = None
     """Data set whose rules compare answers if the tasks' own has none."""
     score_in_verl: bool = False
@@ -160,6 +160,7 @@ class PlaySettings:
 
     @property
     def draws_by_seed(self) -> bool:
+        # vLLM without seeds keeps its own sampler and may choose its newer model runner.
         return self.seeded or self.uses_turns
 
     @classmethod
