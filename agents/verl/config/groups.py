@@ -153,10 +153,7 @@ def _conflicts(choice: Choice, requires: Mapping[str, Mapping[str, Any]]) -> Ite
 @lru_cache(maxsize=1)
 def offered() -> tuple[Choice, ...]:
     """Return compatible combinations of one option per group."""
-    return tuple(_offered())
-
-
-def _offered() -> Iterator[Choice]:
+    choices = []
     names = [list_options(group) for group in ("engine", "env", "algorithm", "mode")]
     # Speculation and reuse are independent, so each option is only combined with the other group's default.
     uses = [(speculation, NO_REUSE) for speculation in list_options(SPECULATION)]
@@ -168,7 +165,8 @@ def _offered() -> Iterator[Choice]:
             parts = {"engine": engine, "env": env, "algorithm": algorithm, "mode": mode}
             choice = replace(default, **parts, reuse=reuse, speculation=(speculation,))
             if fits(choice, requires):
-                yield choice
+                choices.append(choice)
+    return tuple(choices)
 
 
 def _choice(chosen: Mapping[str, Any]) -> Choice:

@@ -20,7 +20,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,19 +149,11 @@ def become(request: Request) -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, request.blocked)
-    _take_new_random_numbers()
-    _run_script(request.argv)
-
-
-def _take_new_random_numbers() -> None:
-    # NumPy's numbers would repeat in all forks; Python reseeds its own generator at each fork.
     if "numpy" in sys.modules:
         import numpy as np
 
+        # Its state would be the same in all forks; Python seeds its own generator again at each fork.
         np.random.seed()
-
-
-def _run_script(argv: Sequence[str]) -> None:
-    sys.argv = list(argv)
-    sys.path.insert(0, str(Path(argv[0]).parent))
-    runpy.run_path(argv[0], run_name="__main__")
+    sys.argv = list(request.argv)
+    sys.path.insert(0, str(Path(request.argv[0]).parent))
+    runpy.run_path(request.argv[0], run_name="__main__")

@@ -19,7 +19,6 @@ TURNS, TOKENS = 3, 6
 
 class Counting(Env):
     # Replies with the sum of all letters so far, and counts its steps.
-
     forkable = True
     static_attributes = Env.static_attributes | {"steps"}
 
@@ -131,7 +130,6 @@ def test_kept_turns_cost_no_step_of_the_environment(chatml: Any, model: Any) -> 
 
 def test_an_episode_that_is_not_reverified_at_its_end_is_another_one(chatml: Any, model: Any) -> None:
     # Control: it keeps the turns of the weights with which it ended.
-
     async def run() -> None:
         stale, _ = await play(InterruptedEngine(), chatml)
         alone, _ = await play(InterruptedEngine(version=1), chatml)

@@ -80,7 +80,6 @@ def test_turns_of_earlier_policies_keep_their_version(tiny_model: Path, tmp_path
 @pytest.fixture(scope="module")
 def killed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Training:
     # ``kill -9`` of the trainer one step after the checkpoint's next step, with episodes of two steps in progress.
-
     def kill(report: StepReport) -> None:
         if report.step == KILLED_AFTER:
             kill_trainer()

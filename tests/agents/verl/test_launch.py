@@ -41,7 +41,6 @@ Run = Callable[..., int]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, overrides: list[str]) -> Run:
     # Trains with a script in place of verl; ``$RUN`` in the script is the run's folder.
-
     def run(script: str, more: Sequence[str] = (), **options: Any) -> int:
         waiting = f"import sys; assert sys.stdin.readline()\n{script}"
         command = lambda folder, socket: [sys.executable, "-c", waiting.replace("$RUN", str(folder.root))]  # noqa: E731

@@ -27,7 +27,6 @@ AGAIN = "trainer.v1.sampler.custom_sampler.name=LookingAgain"
 
 class Launched:
     # A training by the command line with a checkpoint after each step.
-
     def __init__(self, model: Path, root: Path, mode: str) -> None:
         self.root, self.folder = root, RunFolder(root / "run")
         self.words = [

@@ -13,7 +13,6 @@ ROWS, VOCABULARY = 7, 11
 
 class Large(TorchDispatchMode):
     # Counts new tensors with as many elements as the logits.
-
     def __init__(self) -> None:
         super().__init__()
         self.storages: dict[int, torch.Tensor] = {}

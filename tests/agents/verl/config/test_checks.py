@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tables import table
 
 from turntree.agents.verl.config.checks import COUNTS, Row, _leaves, check_verl_keys, key_rows
 from turntree.agents.verl.config.compose import compose, fields_of, verl_defaults
@@ -15,31 +16,7 @@ from turntree.agents.verl.config.sections import ConfigError
 MODEL = "actor_rollout_ref.model.path=some/model"
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("data.train_batch_size=abc", r"data\.train_batch_size is a number, \d+ by default, got 'abc'"),
-        ("data.train_batch_size=0", r"data\.train_batch_size is a whole number of at least 1, got 0"),
-        ("trainer.total_training_steps=-1", r"trainer\.total_training_steps is a whole number of at least 1, got -1"),
-        ("trainer.total_training_steps=1.5", r"total_training_steps is a whole number of at least 1, got 1\.5"),
-        ("actor_rollout_ref.actor.optim.lr=fast", r"actor_rollout_ref\.actor\.optim\.lr is a number, .*got 'fast'"),
-        ("actor_rollout_ref.actor.optim.lr=true", r"is a number, .*got True"),
-        ("trainer.val_before_train=maybe", r"trainer\.val_before_train is true or false, got 'maybe'"),
-        ("actor_rollout_ref.actor.optim.learning_rate=1", r"in actor_rollout_ref\.actor\.optim; did you mean 'lr'\?"),
-        ("actor_rollout_ref.actor.lr=1", r"in actor_rollout_ref\.actor; did you mean 'optim\.lr'\?"),
-        ("learning_rate=1", r"in verl; did you mean 'critic\.optim\.lr'\?"),
-        ("actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3", r"limits\.max_turns bounds"),
-        ("actor_rollout_ref.rollout.agent.default_agent_loop=single_turn_agent", r"every row is played by turntree's"),
-        ("actor_rollout_ref.rollout.agent.agent_loop_manager_class=mine", r"turntree's own manager plays every row"),
-        ("data.train_files=mine.parquet", r"turntree\.train_tasks"),
-        ("trainer.default_local_dir=here", r"turntree\.run_dir"),
-        ("reward_model.reward_manager=dapo", r"reward\.reward_manager"),
-        ("actor_rollout_ref.actor.grad_clip=0.5", r"optim\.clip_grad"),
-        ("actor_rollout_ref.rollout.quantization=fp8", r"engine=vllm"),
-        ("actor_rollout_ref.model.lora_rank=8", r"lora\.merge=true"),
-        ("reward.custom_reward_function.path=mine.py", r"turntree\.score_in_verl=true"),
-    ],
-)
+@pytest.mark.parametrize(("override", "message"), table(__file__, "wrong_or_ignored_values"))
 def test_a_value_of_the_wrong_kind_or_one_that_is_ignored_is_refused_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
         compose("grpo_arithmetic_cpu", [MODEL, override])
@@ -53,23 +30,16 @@ def test_a_value_of_the_wrong_kind_or_one_that_is_ignored_is_refused_in_one_line
         "actor_rollout_ref.actor.optim.lr=1",
         "trainer.total_training_steps=null",
         "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}",
+        "speculation=[none,run_ahead] reuse=same_seed",
     ],
 )
 def test_numbers_nothing_and_interpolations_are_taken(override: str) -> None:
-    compose("grpo_arithmetic_cpu", [MODEL, override])
-
-
-def test_precomputed_rollouts_and_reuse_go_together() -> None:
-    compose("grpo_arithmetic_cpu", [MODEL, "speculation=[none,run_ahead]", "reuse=same_seed"])
+    compose("grpo_arithmetic_cpu", [MODEL, *override.split()])
 
 
 def test_every_count_is_a_key_of_verl() -> None:
-    _, known = verl_defaults()
     for key in COUNTS:
-        section = known
-        for part in key.split(".")[:-1]:
-            section = section[part]
-        assert key.split(".")[-1] in section
+        of_verl(key)
 
 
 def test_verls_flat_configuration_is_what_hydra_composes() -> None:

@@ -39,7 +39,6 @@ SECTIONS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "critic", "a
 
 def covering(choices: Iterable[Choice], together: int) -> list[Choice]:
     # A few choices in which every ``together`` compatible options meet; of pairs, one is the engine.
-
     def meeting(choice: Choice) -> set[tuple[tuple[str, str], ...]]:
         met = itertools.combinations(choice.options, together)
         return {options for options in met if together > 2 or "engine" in dict(options)}
@@ -357,23 +356,7 @@ def test_the_shipped_configurations_have_the_drafts_on(name, overrides, drafter,
     assert config.trainer.experiment_name == experiment
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["actor_rollout_ref.hybrid_engine=true"], "replicas on separate devices.*got True and turntree"),
-        (
-            ["actor_rollout_ref.rollout.checkpoint_engine.backend=nccl"],
-            "a way to send the weights there.*got False and n",
-        ),
-        (["actor_rollout_ref.rollout.n_gpus_per_node=2"], "needs 3 devices.*num_gpus=3"),
-        (
-            ["trainer.v1.separate_async.parameter_sync_step=2", "algorithm.rollout_correction.bypass_mode=false"],
-            "parameter_sync_step=2 on the CPU needs",
-        ),
-        (["turntree.reuse.mode=same_seed"], "starts episodes of later steps by itself"),
-        (["algorithm.filter_groups.enable=true"], "DAPO's filter would drop them"),
-    ],
-)
+@pytest.mark.parametrize(("overrides", "message"), table(__file__, "refused_with_separate_rollouts"))
 def test_what_separate_rollouts_cannot_be_used_with_is_refused(overrides: list[str], message: str) -> None:
     separate = ["mode=separate_async", "actor_rollout_ref.model.path=some/model"]
     with pytest.raises(ConfigError, match=message):
@@ -406,7 +389,6 @@ PAGE = Path(__file__).parents[4] / "docs" / "training.md"
 
 class Combination(NamedTuple):
     # A row of the page's table of supported combinations.
-
     name: str
     keys: list[str]
     state: str

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[4]
 PAGE = (ROOT / "docs/howto/gpu.md").read_text()
 KEY = re.compile(r"`((?:actor_rollout_ref|data|critic|trainer)\.[\w.]+)(?:=(\w+))?`")
 NAMED = dict(KEY.findall(PAGE))
-VALUES = {"gpu_memory_utilization": "0.4", "max_tokens": "100000", "optimizer_offload": "true"}
 #: by the last word of keys that do not take 4,096
+VALUES = {"gpu_memory_utilization": "0.4", "max_tokens": "100000", "optimizer_offload": "true"}
 VALUES |= dict.fromkeys(("max_prompt_length", "max_response_length"), "1024")  # rows that fit in micro-batches of 4,096
 
 

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tables import table
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.checkpoint import CheckpointError
@@ -57,24 +58,7 @@ def steps(name: str) -> list[int]:
     return [model.step for model in trained_models(name)]
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("runs/sums", [10]),
-        ("runs/sums/", [10]),
-        ("runs/sums@4", [4]),
-        ("runs/sums@all", [2, 4, 10]),
-        ("runs/sums/checkpoints", [10]),
-        ("runs/sums/checkpoints@2", [2]),
-        ("runs/sums/checkpoints/global_step_4", [4]),
-        ("runs/sums/checkpoints/global_step_2/actor", [2]),
-        ("runs", []),
-        ("runs/none", []),
-        ("runs/none@2", []),
-        ("owner/model", []),
-        ("owner/model@2", []),
-    ],
-)
+@pytest.mark.parametrize(("name", "meant"), table(__file__, "names_of_checkpoints"))
 def test_a_name_means_checkpoints_of_a_run_or_no_run(run: Path, name: str, meant: list[int]) -> None:
     assert steps(name) == meant
     assert {model.name for model in trained_models(name)} == {f"runs/sums@{step}" for step in meant}
