@@ -19,8 +19,7 @@ STALE = "training/off_policy/trajectory_staleness_worst/max"
 STEPS = 4
 
 
-SAVED_AT, KILLED_AFTER = 2, 3
-"""Steps after which there is a checkpoint, and after which the trainer is killed."""
+SAVED_AT, KILLED_AFTER = 2, 3  #: steps of the checkpoint and of the kill
 WRITTEN = (
     "trainer.v1.sampler.custom_sampler.path=pkg://looking_sampler",
     "trainer.v1.sampler.custom_sampler.name=LookingAgain",

@@ -9,10 +9,9 @@ from turntree.agents.episodes.episode import StopReason
 pytestmark = [pytest.mark.slow, pytest.mark.release]  # test_ray_actors.py, test_training.py kill too
 
 SAMPLES = 2
-KILLS, LOST = 3, (4, 6, 7)
-"""Steps in which something is killed, and those that are lost as a whole."""
+KILLS, LOST = 3, (4, 6, 7)  #: steps in which something is killed, and steps that are lost completely
+#: tasks of step 5: one whose prompt outgrows the row, and the only one that ends regularly
 LONG, PLAYED = 4 * PROMPTS, 4 * PROMPTS + 3
-"""Tasks of step 5: one whose prompt outgrows the row, and the only one that is played to its end."""
 
 
 def run(model: Path, root: Path, steps: int, victims: dict[str, int], *overrides: str, last: int = 0) -> Training:

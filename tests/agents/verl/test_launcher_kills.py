@@ -20,8 +20,7 @@ from turntree.agents.verl.records.recording import RunFolder
 pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 STEPS, KILLS = 24, 5
-START, STEP = 9.0, 0.7
-"""Seconds of the start of a training, and of a step."""
+START, STEP = 9.0, 0.7  #: seconds of a training's start, and of a step
 AGAIN = "trainer.v1.sampler.custom_sampler.name=LookingAgain"
 
 

@@ -11,10 +11,8 @@ from turntree.agents.verl.launch import StepReport
 
 pytestmark = pytest.mark.slow
 
-UNGRADED, BROKEN = 1, 3
-"""Tasks that teach nothing: no reward can be decided, or the surroundings always break."""
-EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6
-"""Steps of an epoch; those after which a checkpoint is made, the trainer is killed, and the training ends."""
+UNGRADED, BROKEN = 1, 3  #: tasks that teach nothing: no grade, or the infrastructure always fails
+EPOCH, SAVED_AT, KILLED_AFTER, STEPS = 3, 3, 5, 6  #: steps of an epoch, the checkpoint, the kill and the training
 AGAIN = EPOCH + 1  #: the step with the tasks of the first one
 AHEAD = EPOCH + 1  #: steps of the run-ahead training: one more than an epoch
 NEAR_TIES = 1  #: episodes of a step that may differ, of 16: float32 batches are summed in another order
