@@ -126,7 +126,7 @@ class InterruptedTurns:
         if not count:
             return await self._engine.generate(request)
         prompt = (*request.prompt_ids, *before.token_ids)
-        # The rest is a request with position 0 of its own: with the turn's seed it would repeat the turn's noise.
+        # The rest is a new request, whose positions start at 0: the turn's own seed would repeat its first noise.
         seed = None if sampling.seed is None else derive_seed(sampling.seed, count)
         rest = replace(sampling, seed=seed, max_tokens=sampling.max_tokens - count)
         if rest.max_tokens < 1:

@@ -271,7 +271,7 @@ def _release(process: subprocess.Popen[bytes]) -> None:
 @contextmanager
 def _ending_on_signals() -> Iterator[None]:
     # The signals unwind the stack as Ctrl-C does, so that each of them stops verl and Ray.
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}

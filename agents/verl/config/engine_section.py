@@ -55,6 +55,23 @@ def asking_setting(run: PlaySettings) -> str:
     return "turntree.validation.coupled=true" if run.validation.coupled else ""
 
 
+def two_drafters(key: str, owner: str) -> ConfigError:
+    """Return the error for a key that asks for drafts of ``owner`` while turntree drafts."""
+    return ConfigError(
+        f"{key} asks for {owner}'s own drafts while turntree drafts, too; set speculation=none to use only {owner}'s"
+    )
+
+
+def check_priority(config: DictConfig, key: str, value: str | int | bool) -> None:
+    """Raise if an engine's own argument keeps precomputed turns from coming after all other turns."""
+    given = OmegaConf.select(config, key)
+    if given not in (None, value):
+        raise ConfigError(
+            f"turntree.run_ahead.enabled=true needs {key}={str(value).lower()}, so that precomputed turns come after "
+            f"all other turns, got {given}; remove that key"
+        )
+
+
 def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> EngineSettings | None:
     """Return the draft settings of an external engine; ``None`` if it does not run or drafts nothing.
 
@@ -84,8 +101,5 @@ def drafts_of(config: DictConfig, name: str, title: str, run: PlaySettings) -> E
         return None
     mtp = OmegaConf.select(config, f"{ROLLOUT}.mtp")
     if mtp is not None and mtp.enable and mtp.enable_rollout:
-        raise ConfigError(
-            "actor_rollout_ref.model.mtp.enable_rollout asks for the model's own drafts while turntree drafts, too; "
-            "set speculation=none to use only the model's"
-        )
+        raise two_drafters("actor_rollout_ref.model.mtp.enable_rollout", "the model")
     return settings

@@ -11,7 +11,6 @@ tested, since they need CUDA: the kernels, and verl's weight transfer by handles
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +19,7 @@ from turntree.agents.engines.sglang.config import SglangEngineConfig
 from turntree.agents.engines.sglang.context_length import KEPT
 from turntree.agents.engines.sglang.dialect import PRIORITIES
 from turntree.agents.engines.sglang.settings import VARIABLE, SglangSettings, graph_sizes
-from turntree.agents.verl.config.engine_section import ROLLOUT, drafts_of, fit_context
+from turntree.agents.verl.config.engine_section import ROLLOUT, check_priority, drafts_of, fit_context, two_drafters
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
@@ -37,16 +36,15 @@ def fit_sglang(config: DictConfig, run: PlaySettings) -> None:
     OmegaConf.update(config, own, context, force_add=True)
     settings = drafts_of(config, "sglang", "SGLang", run)
     if run.run_ahead.enabled:
-        _fit_priorities(config)
+        for key, value in PRIORITIES.items():
+            check_priority(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value)
+            OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}", value, force_add=True)
     if settings is None:
         return
     _check_adapters(config)
     for key in _DRAFTS:
         if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.sglang.{key}") is not None:
-            raise ConfigError(
-                f"{ROLLOUT}.engine_kwargs.sglang.{key} asks for SGLang's own drafts while turntree drafts, too; set "
-                "speculation=none to use only SGLang's"
-            )
+            raise two_drafters(f"{ROLLOUT}.engine_kwargs.sglang.{key}", "SGLang")
     drafts = _drafts(settings)
     _fit_graphs(config)
     for key, value in _arguments(drafts).items():
@@ -72,18 +70,6 @@ def _fit_graphs(config: DictConfig) -> None:
     if config.trainer.device != "cpu" and OmegaConf.select(config, f"{own}.cuda_graph_bs") is None:
         most = OmegaConf.select(config, f"{own}.cuda_graph_max_bs") or rollout.max_num_seqs
         OmegaConf.update(config, f"{own}.cuda_graph_bs", graph_sizes(most), force_add=True)
-
-
-def _fit_priorities(config: DictConfig) -> None:
-    for key, value in PRIORITIES.items():
-        own = f"{ROLLOUT}.engine_kwargs.sglang.{key}"
-        given = OmegaConf.select(config, own)
-        if given not in (None, value):
-            raise ConfigError(
-                f"turntree.run_ahead.enabled=true needs {own}={json.dumps(value)}, so that precomputed turns come "
-                f"after all other turns, got {given}; remove that key"
-            )
-        OmegaConf.update(config, own, value, force_add=True)
 
 
 def _drafts(settings: EngineSettings) -> SglangEngineConfig:

@@ -11,7 +11,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from turntree.agents.engines.vllm.settings import DrafterSettings, speculative_config
-from turntree.agents.verl.config.engine_section import ROLLOUT, asking_setting, drafts_of, fit_context
+from turntree.agents.verl.config.engine_section import (
+    ROLLOUT,
+    asking_setting,
+    check_priority,
+    drafts_of,
+    fit_context,
+    two_drafters,
+)
 from turntree.agents.verl.config.sections import ConfigError
 from turntree.agents.verl.config.settings import EngineSettings, PlaySettings
 
@@ -26,14 +33,12 @@ def fit_vllm(config: DictConfig, run: PlaySettings) -> None:
     if asking:
         _fit_scoring(config, asking)
         if run.run_ahead.enabled:
-            _fit_priorities(config)
+            check_priority(config, f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy", "priority")
+            OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
     if settings is None:
         return
     if OmegaConf.select(config, f"{ROLLOUT}.engine_kwargs.vllm.speculative_config") is not None:
-        raise ConfigError(
-            f"{ROLLOUT}.engine_kwargs.vllm.speculative_config names a drafter while turntree drafts, too; set "
-            "speculation=none to use only vLLM's"
-        )
+        raise two_drafters(f"{ROLLOUT}.engine_kwargs.vllm.speculative_config", "vLLM")
     for key, value in _arguments(settings).items():
         OmegaConf.update(config, f"{ROLLOUT}.engine_kwargs.vllm.{key}", value, force_add=True)
 
@@ -48,17 +53,6 @@ def _fit_scoring(config: DictConfig, asking: str) -> None:
     most = f"{ROLLOUT}.engine_kwargs.vllm.max_logprobs"
     if OmegaConf.select(config, most) is None:  # -1: the whole vocabulary
         OmegaConf.update(config, most, -1, force_add=True)
-
-
-def _fit_priorities(config: DictConfig) -> None:
-    own = f"{ROLLOUT}.engine_kwargs.vllm.scheduling_policy"
-    policy = OmegaConf.select(config, own)
-    if policy not in (None, "priority"):
-        raise ConfigError(
-            f"turntree.run_ahead.enabled=true needs {own}=priority, so that precomputed turns come after all other "
-            f"turns, got {policy}; remove that key"
-        )
-    OmegaConf.update(config, f"{ROLLOUT}.scheduling_policy", "priority", force_add=True)
 
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from turntree.agents.verl.config.compose import compose
 from turntree.agents.verl.config.groups import offered
 from turntree.agents.verl.memory.phases import Estimate, estimate
 
-_LONGEST, _SHORT = "airline", "gsm8k"
-"""Environments with long and short episodes."""
+_LONGEST, _SHORT = "airline", "gsm8k"  #: environments with long and short episodes
 _HEAD = """\
 | size | GPUs | engine | rollout | log-probs | update | transfer | of a GPU | with PPO | episodes at once | host |
 |---|---|---|---|---|---|---|---|---|---|---|"""
@@ -37,13 +36,13 @@ def markdown() -> str:
 
 def _rows() -> Iterator[str]:
     for size, engine in sizes():
-        found, ppo = (estimated(size, engine, _LONGEST, algorithm) for algorithm in ("grpo", "ppo"))
+        grpo, ppo = (estimated(size, engine, _LONGEST, algorithm) for algorithm in ("grpo", "ppo"))
         short = estimated(size, engine, _SHORT)
-        phases = [f"{sum(parts.values()) / 1e9:.0f}" for parts in found.phases.values()]
+        phases = [f"{sum(parts.values()) / 1e9:.0f}" for parts in grpo.phases.values()]
         cells = [
-            *(f"`{size}`", f"{found.gpus}", engine, *phases),
-            *(f"{found.peak / found.gpu:.0%}", f"{ppo.peak / ppo.gpu:.0%}"),
-            *(f"{short.episodes:,} / {found.episodes:,}", f"{found.host / 1e9:,.0f}" if found.host else ""),
+            *(f"`{size}`", f"{grpo.gpus}", engine, *phases),
+            *(f"{grpo.peak / grpo.gpu:.0%}", f"{ppo.peak / ppo.gpu:.0%}"),
+            *(f"{short.episodes:,} / {grpo.episodes:,}", f"{grpo.host / 1e9:,.0f}" if grpo.host else ""),
         ]
         yield f"| {' | '.join(cells)} |"
 

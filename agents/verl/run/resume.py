@@ -3,7 +3,7 @@
 Records of later steps are removed, since they will be written again. In an asynchronous training an episode that began
 before the checkpoint may have ended, or been re-verified, with later weights; its lines are removed too. verl empties
 its metrics file at the start: the old rows are moved away and joined with the new ones at the end, or at the next start
-if the run ended irregularly.
+if the run was killed.
 """
 
 from __future__ import annotations
@@ -79,27 +79,15 @@ def latest_step(latest: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> list[str]:
-    """Remove unfinished checkpoint folders and return their names.
-
-    verl writes a checkpoint's folder first and then the step into a file beside it, so a folder of a later step than
-    the file's is unfinished.
-
-    Args:
-        step: Step of the last complete checkpoint, 0 without one.
-        earlier: Names of the folders that an earlier run left, which stay.
-    """
+def remove_halves(checkpoints: Path, step: int, earlier: frozenset[str]) -> None:
+    """Remove checkpoints after ``step``, the last complete one (0: none); the folders of an ``earlier`` run stay."""
+    # verl writes a checkpoint's folder first and the step into ``LATEST`` last: later folders are unfinished.
     if step and not (checkpoints / f"global_step_{step}" / "actor").is_dir():
-        return []  # verl removed that checkpoint for the one it was writing, so any remaining folder may be needed
-    later = [
-        path
-        for path in sorted(checkpoints.glob("global_step_*"))
-        if path.name not in earlier and path.name.removeprefix("global_step_").isdigit()
-        if int(path.name.removeprefix("global_step_")) > step
-    ]
-    for path in later:
-        shutil.rmtree(path, ignore_errors=True)
-    return [path.name for path in later]
+        return  # verl removed that checkpoint for the one it was writing, so any remaining folder may be needed
+    for path in sorted(checkpoints.glob("global_step_*")):
+        number = path.name.removeprefix("global_step_")
+        if path.name not in earlier and number.isdigit() and int(number) > step:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class Checkpoints:
@@ -196,6 +184,7 @@ def _write_table(folder: RunFolder) -> None:
 
 
 def _was_sampled_before(record: Mapping[str, Any], step: int) -> bool:
+    # By weights older than those of the checkpoint of ``step``, which the resumed run has.
     return all(turn["completion"].get("weights_version", 0) < step for turn in record["episode"]["turns"])
 
 

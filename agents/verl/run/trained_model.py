@@ -75,10 +75,11 @@ def trained_models(name: str) -> list[TrainedModel]:
         path = path.parent
     if (number := _FOLDER.fullmatch(path.name)) is not None:
         path, asked = path.parent, number[1]
+    # ``path`` is the run, or its folder of checkpoints.
     inside = RunFolder(path)
     checkpoints = inside.checkpoints if inside.checkpoints.is_dir() else path
     run = path.parent if path.name == inside.checkpoints.name else path
-    found = {int(name[1]): path for path in checkpoints.glob("*") if (name := _FOLDER.fullmatch(path.name))}
+    found = {int(saved[1]): path for path in checkpoints.glob("*") if (saved := _FOLDER.fullmatch(path.name))}
     if not found and not asked and not inside.config.exists() and checkpoints == path:
         return []
     models = {step: TrainedModel(run, step, folder / "actor") for step, folder in sorted(found.items())}
@@ -88,8 +89,10 @@ def trained_models(name: str) -> list[TrainedModel]:
 def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: Path) -> list[TrainedModel]:
     last = latest_step(latest) if latest.is_file() else None
     lacking = {step: why for step, model in models.items() if (why := _lacks(model, last))}
-    whole = [model for step, model in models.items() if step not in lacking]
-    steps = f"complete ones: step {', '.join(str(model.step) for model in whole)}" if whole else "none is complete"
+    complete = [model for step, model in models.items() if step not in lacking]
+    steps = (
+        f"complete ones: step {', '.join(str(model.step) for model in complete)}" if complete else "none is complete"
+    )
     if not models:
         raise CheckpointError(f"{run} has no checkpoint; train with trainer.save_freq=10 to save every tenth step")
     if asked.isdecimal():
@@ -98,13 +101,14 @@ def _chosen(run: Path, models: Mapping[int, TrainedModel], asked: str, latest: P
         if int(asked) in lacking:
             raise CheckpointError(f"the checkpoint {run}@{asked} is incomplete: {lacking[int(asked)]}; {steps}")
         return [models[int(asked)]]
-    if not whole:
+    if not complete:
         reasons = "; ".join(f"step {step}: {why}" for step, why in lacking.items())
         raise CheckpointError(f"{run} has no complete checkpoint: {reasons}")
-    return whole if asked == ALL else whole[-1:]
+    return complete if asked == ALL else complete[-1:]
 
 
 def _lacks(model: TrainedModel, last: int | None) -> str:
+    # Why a checkpoint is incomplete; empty if it is complete.
     try:
         settings = json.loads((model.actor / "fsdp_config.json").read_text(encoding="utf-8"))
         ranks = range(settings["world_size"])
@@ -114,9 +118,9 @@ def _lacks(model: TrainedModel, last: int | None) -> str:
     missing = [name for name in (*weights, "huggingface/config.json") if not (model.actor / name).is_file()]
     if missing:
         return f"{model.actor}/{missing[0]} is missing"
-    return (
-        f"the last checkpoint that verl completed is of step {last}" if last is not None and model.step > last else ""
-    )
+    # A step after verl's last complete one: verl was stopped while it wrote the files.
+    late = last is not None and model.step > last
+    return f"the last checkpoint that verl completed is of step {last}" if late else ""
 
 
 def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: None) -> Path:

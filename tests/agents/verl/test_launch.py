@@ -25,8 +25,7 @@ from turntree.agents.verl.config.settings import RunSettings
 from turntree.agents.verl.launch import Phase, StepReport, train
 from turntree.agents.verl.records.phases import VARIABLE, note_phase
 from turntree.agents.verl.records.recording import RunFolder
-from turntree.agents.verl.run.failure_causes import remove_halves
-from turntree.agents.verl.run.resume import keep_records, resumed_step
+from turntree.agents.verl.run.resume import keep_records, remove_halves, resumed_step
 
 
 @pytest.fixture
