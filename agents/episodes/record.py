@@ -22,7 +22,7 @@ from turntree.agents.engines.protocol import Completion, DraftStats, FinishReaso
 from turntree.agents.episodes.episode import Episode, StopReason, Turn
 from turntree.agents.episodes.hints import misfit
 from turntree.agents.errors import RecordError
-from turntree.agents.whole_lines import append_lines
+from turntree.agents.files import append_lines
 from turntree.envs.data.json_files import json_lines
 from turntree.envs.failure import FailureKind
 from turntree.envs.message import Message

@@ -1,5 +1,3 @@
-"""A gateway from its settings to its end: engine, renderer, server."""
-
 from __future__ import annotations
 
 import gc
@@ -14,8 +12,7 @@ from turntree.agents.gateway.http.settings import GatewaySettings
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.loop.thinking_budget import within_budget
 
-_RENDERED = 256
-"""Renderings that are kept; requests come from outside, and may be large."""
+_RENDERED = 256  #: cached renderings; requests come from outside and may be large
 
 
 async def serve(
@@ -27,11 +24,11 @@ async def serve(
         options: Further arguments of ``Renderer``.
 
     Returns:
-        Whether it ended by SIGINT.
+        Whether SIGINT stopped the server.
 
     Raises:
-        UsageError: If the address cannot be had.
-        RenderError: If the model has no chat template that can be used.
+        UsageError: If the address cannot be bound.
+        RenderError: If the model's chat template is missing or unusable.
     """
     renderer = Renderer(tokenizer, cached=_RENDERED, **(options or {}))
     with listen(settings) as at:
@@ -48,13 +45,14 @@ async def serve(
                 sys.stdout.flush()
                 if settings.api_key is None:
                     sys.stderr.write(
-                        "turntree: no key is asked for: every program of this machine may use the model, and other "
-                        "machines cannot; --api-key (or TURNTREE_API_KEY) asks for one\n"
+                        "turntree: no API key is set: every program on this machine can use the model, other machines "
+                        "cannot; set a key with --api-key or TURNTREE_API_KEY\n"
                     )
 
             try:
                 gc.collect()
-                gc.freeze()  # models and libraries: a collection that walks through them takes 0.3 s
+                # Otherwise each full collection scans the model and the libraries for 0.3 s.
+                gc.freeze()
                 return await run(make_app(gateway), settings, at, closing=close, ready=ready)
             finally:
                 gc.unfreeze()

@@ -1,8 +1,4 @@
-"""Line charts as small inline SVG; colours come from the page.
-
-Text sizes are chosen for a chart about 460 units wide, so that it can be
-read on a phone. All text in the picture is escaped.
-"""
+"""Line charts as inline SVG; colours come from the page. All text is escaped."""
 
 from __future__ import annotations
 
@@ -14,38 +10,32 @@ from html import escape
 WIDTH, HEIGHT = 460, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 14, 38
 _TICKS = 5
-_LEAST = 1e-300
-"""Below it floats lose their digits."""
+_LEAST = 1e-300  #: below this, floats lose precision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line."""
-
-    name: str
-    """Label in the legend and the tooltips."""
-    style: str
-    """Class of the page's style sheet: ``main``, ``other`` or ``faint``."""
-    points: tuple[tuple[float, float], ...]
-    """(x, y), finite, in order of x."""
+    name: str  #: label in the legend and tooltips
+    style: str  #: CSS class: main, other or faint
+    points: tuple[tuple[float, float], ...]  #: (x, y), finite, sorted by x
+    #: (x, low, high) of a shaded band below the line, finite, sorted by x
     band: tuple[tuple[float, float, float], ...] = ()
-    """(x, low, high) of a shaded band below the line, finite, in order of x."""
 
 
 def line_chart(series: Sequence[Series], *, title: str, top: float | None = None, across: str = "training step") -> str:
-    """An SVG element.
+    """Return an SVG element.
 
     Args:
-        series: Lines, later ones drawn above earlier ones; together at least one point.
-        title: Description, for readers who cannot see it.
-        top: Highest value of the vertical axis; ``None`` fits the data. The axis has 0 on it, and begins there where
-            no value is negative.
-        across: What the horizontal axis counts.
+        series: Lines with at least one point together; later ones are drawn on top.
+        title: Description for screen readers.
+        top: Highest value of the vertical axis; ``None`` fits the data. The axis starts at 0, or at negative data.
+        across: Label of the horizontal axis.
     """
     xs = [x for line in series for x, _ in line.points]
     low, high = min(xs), max(xs)
     ys = [0.0] + [y for line in series for point in (*line.points, *line.band) for y in point[1:]]
     step = _nice(((top or max(ys)) - min(ys)) / (_TICKS - 1))
+    # The small offsets keep rounding errors from adding a tick.
     first, last = math.floor(min(ys) / step + 1e-9), math.ceil(max(ys) / step - 1e-9)
     floor, ceiling = step * first, top or step * (last if last > first else first + 1)
 
@@ -82,22 +72,21 @@ def line_chart(series: Sequence[Series], *, title: str, top: float | None = None
 
 
 def moving_average(values: Sequence[float], window: int) -> list[float]:
-    """The mean of each value and the ``window - 1`` before it, fewer at the beginning.
+    """Return the mean of each value and up to ``window - 1`` values before it.
 
-    Example:
-        >>> moving_average([1.0, 3.0, 5.0], 2)
-        [1.0, 2.0, 4.0]
+    >>> moving_average([1.0, 3.0, 5.0], 2)
+    [1.0, 2.0, 4.0]
     """
     cut = [values[max(0, end - window) : end] for end in range(1, len(values) + 1)]
     return [sum(part) / len(part) for part in cut]
 
 
-def _line(line: Series, places: Sequence[tuple[float, float]], across: str) -> str:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _line(line: Series, positions: Sequence[tuple[float, float]], across: str) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     dots = "".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3"><title>{escape(f"{line.name}, {across} {at:g}: {value:.3g}")}'
         "</title></circle>"
-        for (x, y), (at, value) in zip(places, line.points, strict=True)
+        for (x, y), (at, value) in zip(positions, line.points, strict=True)
     )
     return f'<g class="line {escape(line.style)}"><polyline points="{path}"/>{dots}</g>'
 
@@ -110,7 +99,7 @@ def _whole_ticks(low: float, high: float) -> list[float]:
 
 
 def _nice(value: float) -> float:
-    """The nearest of 1, 2, 2.5 and 5 times a power of ten that is not below ``value``; 1 of what is next to nothing."""
+    # Round up to 1, 2, 2.5 or 5 times a power of ten.
     if value < _LEAST:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,5 +1,3 @@
-"""The curves of a training run, from its recorded figures."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -8,16 +6,12 @@ from typing import NamedTuple
 from turntree.agents.viewer.chart import Series, line_chart, moving_average
 from turntree.agents.viewer.source import Figures, Source
 
-_WINDOW = 5
-"""Steps of the moving average."""
+_WINDOW = 5  #: steps in the moving average
 
 
 class Curve(NamedTuple):
-    """One chart."""
-
     title: str
     svg: str
-    """Markup."""
 
 
 _Read = Callable[[Figures], float | None]
@@ -27,36 +21,36 @@ def _named(name: str) -> _Read:
     return lambda row: row.number(name)
 
 
-def _accepted_share(row: Figures) -> float | None:
+def _accepted_fraction(row: Figures) -> float | None:
     accepted, drafted = row.number("accepted"), row.number("drafted")
     return accepted / drafted if accepted is not None and drafted is not None and abs(drafted) >= 1 else None
 
 
 _OF_TRAINER: tuple[tuple[str, _Read], ...] = (
     ("mean reward", _named("critic/score/mean")),
-    ("sampled tokens of an episode", _named("response_length/mean")),
-    ("entropy of the policy, nats a token", _named("actor/entropy")),
-    ("seconds of a step", _named("timing_s/step")),
+    ("sampled tokens per episode", _named("response_length/mean")),
+    ("policy entropy, nats per token", _named("actor/entropy")),
+    ("seconds per step", _named("timing_s/step")),
     ("gradient norm", _named("actor/grad_norm")),
 )
 _OF_ENGINE: tuple[tuple[str, _Read], ...] = (
     ("tokens per forward pass", _named("tokens_per_forward_pass")),
-    ("accepted share of drafted tokens", _accepted_share),
-    ("engine seconds of a step", _named("seconds")),
+    ("accepted fraction of drafted tokens", _accepted_fraction),
+    ("engine seconds per step", _named("seconds")),
 )
-_PLAYED_AGAIN = (("forward passes", "forward_passes"), ("engine seconds", "seconds"))
+_REPLAYED = (("forward passes", "forward_passes"), ("engine seconds", "seconds"))
 
 
 def curves(source: Source) -> list[Curve]:
-    """Charts of the figures that ``source`` has, over the training steps.
+    """Return charts of the run's metrics over training steps.
 
     Raises:
-        RecordError: If one of them is no number.
+        RecordError: If a metric is not a number.
     """
     rows = [(title, read, source.metrics) for title, read in _OF_TRAINER]
     rows += [(title, read, source.engine) for title, read in _OF_ENGINE]
     found = [_curve(title, read, figures) for title, read, figures in rows]
-    found += [_beside(title, _named(name), source) for title, name in _PLAYED_AGAIN]
+    found += [_replayed_curve(title, _named(name), source) for title, name in _REPLAYED]
     return [curve for curve in found if curve is not None]
 
 
@@ -64,12 +58,11 @@ def _points(read: _Read, rows: tuple[Figures, ...]) -> list[tuple[float, float]]
     return [(float(row.step), value) for row in rows if (value := read(row)) is not None]
 
 
-def _beside(title: str, read: _Read, source: Source) -> Curve | None:
-    """Steps that were played again, without drafts and with them."""
+def _replayed_curve(title: str, read: _Read, source: Source) -> Curve | None:
     plain, drafted = (tuple(_points(read, rows)) for rows in (source.plain, source.drafted))
     if min(len(plain), len(drafted)) < 2:
         return None
-    title = f"{title} of a step that was played again; dashed: without drafts"
+    title = f"{title} of replayed steps; dashed: without drafts"
     lines = [
         Series(name="without drafts", style="other", points=plain),
         Series(name="with drafts", style="main", points=drafted),

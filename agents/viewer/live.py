@@ -1,7 +1,7 @@
-"""The page of a run that still goes on, at an address of this machine: it follows the run's files.
+"""The page of a running training, served on this machine; it follows the run's files.
 
-The open page asks for ``stamp``, a digest of the files' sizes and times, and fetches itself anew where it has changed.
-Only this machine is answered, and only under its own name: a page of elsewhere cannot read a run through a browser.
+The open page polls ``stamp``, a digest of the files' sizes and times, and reloads its data when the digest changes.
+Only requests with a loopback Host header are answered, so that a foreign page cannot read a run through a browser.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from turntree.agents.errors import RecordError
 from turntree.agents.viewer.page import render
 from turntree.agents.viewer.source import Source
 
-_WAITS = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title><p>{}</p>'
+_WAITING = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>turntree</title>'
+    "<p>No episode has ended yet. This page reloads itself.</p>"
+)
 
 
 class LivePage:
-    """The page of runs as they are now, made anew only where a file has changed.
+    """The current page of runs, rendered again only if a file has changed.
 
     Args:
-        paths: Folders of runs, or files of episodes.
+        paths: Run folders or episode files.
     """
 
     def __init__(self, paths: Sequence[Path], *, tokenizer: Any = None) -> None:
         self._paths, self._tokenizer = paths, tokenizer
-        self._made: tuple[str, str] = ("", "")
+        self._rendered: tuple[str, str] = ("", "")
         self._lock = Lock()
 
     def stamp(self) -> str:
-        """A digest that changes with the files."""
         digest = blake2b(digest_size=8)
         for path in self._paths:
             for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
@@ -43,30 +45,30 @@ class LivePage:
         return digest.hexdigest()
 
     def text(self) -> str:
-        """The page; while there is no episode, one that says so and looks again."""
         with self._lock:
             stamp = self.stamp()
-            if self._made[0] != stamp:
+            if self._rendered[0] != stamp:
                 try:
                     runs = [Source.open(path) for path in self._paths]
-                    self._made = stamp, render(runs, tokenizer=self._tokenizer, growing=True).text
+                    self._rendered = stamp, render(runs, tokenizer=self._tokenizer, growing=True).text
                 except RecordError:
-                    return _WAITS.format("no episode has ended yet; this page looks again")
-            return self._made[1]
+                    return _WAITING
+            return self._rendered[1]
 
 
 def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
-    """A server of ``page`` on this machine; ``serve_forever`` runs it, ``server_port`` is its port.
+    """Return a server of ``page``; ``serve_forever`` runs it.
 
     Args:
-        port: 0 takes a free one.
+        port: 0 picks a free port.
 
     Raises:
-        OSError: If the port is taken.
+        OSError: If the port is in use.
     """
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # Guards against DNS rebinding.
             host = self.headers.get("Host", "").rpartition(":")[0]
             known = {"/": ("text/html", page.text), "/stamp": ("text/plain", page.stamp)}.get(self.path)
             if host not in ("127.0.0.1", "localhost") or known is None:
@@ -81,6 +83,6 @@ def live_server(page: LivePage, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: a page asks every other second."""
+            """The page polls every other second, which is not logged."""
 
     return ThreadingHTTPServer(("127.0.0.1", port), Answers)

@@ -1,7 +1,6 @@
 """The page of a run: one self-contained HTML file.
 
-The run's contents are packed data, which the page's script writes as text
-and never as markup. The file replaces an old one when it is complete.
+The page's script writes run data as text, never as markup.
 """
 
 from __future__ import annotations
@@ -15,59 +14,50 @@ from typing import Any, NamedTuple
 
 from turntree.agents.files import keep_apart, write_whole
 from turntree.agents.viewer.curves import curves
-from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.pack import CHUNK, compress, pack
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.token_bytes import token_bytes
 
 
 class Viewed(NamedTuple):
-    """The result of writing a page."""
-
     path: Path
     episodes: int
-    """Number of episodes in it."""
-    token_texts: bool
-    """Whether tokens are shown as text; else as numbers."""
+    token_texts: bool  #: whether tokens are shown as text rather than ids
 
 
-def view(run: Path | Source, out: Path, *, beside: Source | None = None, tokenizer: Any = None) -> Viewed:
+def view(run: Path | Source, out: Path, *, other_run: Source | None = None, tokenizer: Any = None) -> Viewed:
     """Write the page of ``run``.
 
     Args:
-        run: Folder of a training run, or a file of episodes; or the same, opened.
-        beside: Another run, whose episodes of the same tasks are shown beside it.
-        tokenizer: A Hugging Face tokenizer, that of the run's model; without one tokens are shown as numbers.
+        run: Run folder, episode file or opened source.
+        beside: Another run; episodes of the same tasks are shown side by side.
+        tokenizer: Tokenizer of the run's model; without one, tokens are shown as ids.
 
     Raises:
         RecordError: If ``run`` holds no episodes, or damaged ones.
         UsageError: If ``out`` is a file of the run.
-        OSError: If a file cannot be read or written; an old page is then kept.
+        OSError: If a file cannot be read or written; an old page is kept.
     """
     source = run if isinstance(run, Source) else Source.open(run)
-    runs = [source] if beside is None else [source, beside]
-    for one in runs:
-        keep_apart(out, one.inputs)
+    runs = [source] if other_run is None else [source, other_run]
+    for source_run in runs:
+        keep_apart(out, source_run.inputs)
     text, episodes, texts = render(runs, tokenizer=tokenizer)
     write_whole(out, text)
     return Viewed(out, episodes, texts)
 
 
 class Page(NamedTuple):
-    """A page."""
-
-    text: str
-    """Markup."""
+    text: str  #: HTML
     episodes: int
-    """Number of episodes in it."""
-    token_texts: bool
-    """Whether tokens are shown as text; else as numbers."""
+    token_texts: bool  #: whether tokens are shown as text rather than ids
 
 
 def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = False) -> Page:
-    """The page of one run, or of two beside each other.
+    """Return the page of one run, or of two side by side.
 
     Args:
-        growing: Whether the runs still go on: lines that are being written are left out.
+        growing: Whether the runs are still being written; incomplete lines are then skipped.
 
     Raises:
         RecordError: If a run holds no episodes, or damaged ones.
@@ -92,9 +82,10 @@ def render(runs: Sequence[Source], *, tokenizer: Any = None, growing: bool = Fal
     parts = {
         "title": escape(" and ".join(names)),
         "style": _asset("page.css"),
-        "script": _asset("page.js") + (_asset("follow.js") if growing else ""),  # a file asks nobody
+        # A page opened as a file has no server to poll.
+        "script": _asset("page.js") + (_asset("follow.js") if growing else ""),
         "charts": charts,
-        "data": "\n".join([_data("head", squeeze(head)), *chunks]),
+        "data": "\n".join([_data("head", compress(head)), *chunks]),
     }
     page = re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], _asset("page.html"))
     return Page(page, len(packed.columns["reward"]), bool(texts))

@@ -40,8 +40,6 @@ def play(model: Path, *more: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def evaluate(turntree: Any, tiny_model: Path) -> Any:
-    """Plays five tasks, which must end well."""
-
     def run(*more: Any) -> Said:
         said = turntree(*play(tiny_model, *more))
         assert said.status == 0, said.err
@@ -51,7 +49,7 @@ def evaluate(turntree: Any, tiny_model: Path) -> Any:
 
 
 @pytest.mark.parametrize("command", ["train grpo_arithmetic_cpu actor_rollout_ref.model.path=some/model", "demo"])
-def test_a_training_without_its_packages_says_what_to_install(turntree, command, monkeypatch, tmp_path):
+def test_a_training_without_its_packages_names_what_to_install(turntree, command, monkeypatch, tmp_path):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     verl_defaults.cache_clear()
@@ -59,7 +57,7 @@ def test_a_training_without_its_packages_says_what_to_install(turntree, command,
     said = turntree(*command.split())
     assert (said.status, list(tmp_path.iterdir())) == (2, [])
     pip = f'{sys.executable} -m pip install -e "{ROOT}[train]"'
-    assert said.err == f"turntree: training needs packages that are missing here; run: {pip}\n"
+    assert said.err == f"turntree: training needs packages that are not installed; run: {pip}\n"
 
 
 def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_tool_calls(turntree: Any) -> None:
@@ -68,7 +66,7 @@ def test_the_version_is_that_of_the_package_and_the_help_names_every_format_of_t
         assert not [name for name in FORMATS if name not in turntree(command, "--help").out]
 
 
-def test_the_help_says_how_long_the_demo_takes_and_how_much_a_model_writes(turntree: Any) -> None:
+def test_the_help_states_the_demos_time_and_the_models_size(turntree: Any) -> None:
     demo = " ".join(turntree("demo", "--help").out.split())
     assert "about 5 minutes" in demo
     assert "turntree demo --steps 10" in demo
@@ -92,7 +90,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
     assert float(said.row["tokens per forward pass"]) >= 1.0
     assert said.row["failures (left out)"] == "0"
     cut = sum(turn.completion.finish_reason == "length" for episode in episodes for turn in episode.turns)
-    assert said.row["turns cut at a limit of tokens"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
+    assert said.row["turns cut by a token limit"] == f"{cut} of {sum(len(e.turns) for e in episodes)}"
     assert cut
     assert "of the turns were cut at a limit of tokens" in said.out
     assert "warning: no episode called a tool, but the environment has calculator" in said.out
@@ -100,7 +98,7 @@ def test_eval_plays_tasks_and_prints_how_it_went(evaluate: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
+def test_eval_warns_below_its_table_why_nothing_can_be_learned(turntree, tiny_model, chatml, monkeypatch, cause):
     said, groups = CAUSES[cause]
     if cause == "half cut":
         said = "40% of the turns were cut"  # too many for an evaluation
@@ -114,7 +112,7 @@ def test_eval_says_under_its_table_why_nothing_can_be_learned(turntree, tiny_mod
 
 
 def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(turntree: Any, tmp_path: Path) -> None:
-    """A process of its own: a control that lets something through ends with the environment's status."""
+    # In its own process: if something escapes, the process ends with the environment's status.
     out, support = tmp_path / "out.jsonl", str(Path(escaping.__file__).parent)
     answer = lambda body: chat_stand_in.said(escaping.policy(body["messages"][-1]["content"]))  # noqa: E731
     with chat_stand_in.ChatStandIn(answer) as server:
@@ -135,29 +133,29 @@ def test_an_evaluation_ends_with_its_own_status_whatever_the_environment_raises(
 
 @pytest.mark.parametrize(("command", "errors", "status"), [("exit 3", 5, 1), ("echo 4", 5, 1), ("", 0, 0)])
 def test_programs_that_never_ask_the_policy_are_no_bad_policy(turntree, tiny_model, command, errors, status):
-    """The control is a program that asks."""
+    # Control: a program that asks.
     program = f'command=["sh", "-c", "{command}"]' if command else "program=programs:silent_after_a_turn"
     asked = list(play(tiny_model, "--env-arg", "env=turntree/Arithmetic-v0", "--env-arg", program))
     asked[1] = "turntree.agents.harness.env:HarnessEnv"
     told = turntree(*asked)
     assert (told.status, told.row["failures (left out)"], told.row["accuracy"]) == (status, "0", "0.000 (0 of 5)")
     assert told.row.get("programs without an answer", "0") == str(errors)
-    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without a turn of the policy"}
+    why = {"exit 3": "the program ended with status 3", "echo 4": "the program answered without asking the policy"}
     assert ("first program error:" in told.out) is bool(errors)
     assert why.get(command, "") in told.out
 
 
-def test_a_steps_line_says_which_programs_gave_no_answer_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_steps_line_names_the_reason_of_a_missing_answer(capsys: pytest.CaptureFixture[str]) -> None:
     said = "4 of 4 programs gave no answer; the first error of step 3 is the program's: [Errno 2] gone"
     passes = "nan tokens per forward pass"
-    for turns, error, words in ((0.0, said, "no turn of the policy"), (1.5, "", passes)):
+    for turns, error, words in ((0.0, said, "no turns sampled"), (1.5, "", passes)):
         metrics = {"critic/score/mean": 0.0, "timing_s/step": 2.0, "turntree/turns": turns}
         _print_step(StepReport(step=3, metrics=metrics, engine={}, program_error=error))
         line = f"step 3: reward 0.000, {words}, 2.0 s"
         assert capsys.readouterr().out == f"{line}; {error}\n" if error else f"{line}\n"
 
 
-def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
+def test_a_killed_evaluation_resumes_and_can_be_extended(evaluate: Any, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl"
     sampled = ("--temperature", 1, "--samples", 2)
     evaluate(*sampled, "--out", whole)
@@ -172,7 +170,7 @@ def test_an_evaluation_goes_on_where_it_was_killed_and_can_be_extended(evaluate:
     assert {**told, **dict.fromkeys(how_fast)} == {**again, **dict.fromkeys(how_fast)}
 
 
-def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
+def test_a_complete_evaluation_loads_no_model_and_reports_that(
     turntree: Any, evaluate: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, loaded = tmp_path / "episodes.jsonl", Mock(side_effect=AssertionError)
@@ -180,7 +178,7 @@ def test_an_evaluation_that_is_complete_loads_no_model_and_says_so(
     before = out.read_bytes()
     monkeypatch.setattr("turntree.agents.engines.engine_choice.open_engine", loaded)
     said = evaluate("--out", out, "--json")
-    assert "all 5 episodes are there already: no model is loaded" in said.err
+    assert "all 5 episodes are finished already; no model is loaded" in said.err
     assert ({**said.json[0], "seconds": 0}, out.read_bytes()) == ({**first, "seconds": 0}, before)
     with pytest.raises(AssertionError):  # control: one is missing
         turntree(*play(tiny_model, "--out", out, "-n", 6))
@@ -298,7 +296,7 @@ def test_check_shows_the_first_prompt_of_a_model_and_fails_if_it_hides_the_tools
         sys.modules.pop("asked_here", None)
 
 
-def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
+def test_attack_reports_undeserved_rewards_and_exits_with_1_above_the_bound(turntree, tmp_path, monkeypatch):
     (tmp_path / "attacked_here.py").write_text(
         "from turntree.envs import Env, Reply, Task\n\n\nclass Sound(Env):\n    num_tasks = 4\n\n"
         "    def task(self, index):\n        return Task(id=str(index), prompt='?', answer='abcd'[index] * 5)\n\n"
@@ -310,7 +308,7 @@ def test_attack_says_what_is_paid_unearned_and_ends_with_1_above_the_bound(turnt
     monkeypatch.chdir(tmp_path)
     try:
         said = turntree("attack", "attacked_here:Sound", "--out", "report.json")
-        assert (said.status, "saying nothing earns: reward 0, right 0" in said.out) == (0, True), said.out + said.err
+        assert (said.status, "reward of silence: reward 0, right 0" in said.out) == (0, True), said.out + said.err
         report = json.loads((tmp_path / "report.json").read_text())
         assert report["findings"] == {}
         assert next(row for row in report["rows"] if row["policy"] == "a solution")["tasks"] == 4
@@ -353,7 +351,7 @@ def test_every_command_takes_a_module_of_the_folder_as_train_does(turntree, tiny
 
 
 def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    r"""Not as markup of the terminal's library, in which ``\[`` is a bracket and ``:smile:`` a picture."""
+    # Not as rich markup, in which `\\[` is a bracket and `:smile:` an emoji.
     source = (ROOT / "examples" / "tiny_environment.py").read_text()
     (tmp_path / "displayed.py").write_text(
         source.replace("What is twice {index}?", r"\\[ [bold]{index}[/bold] :smile: \\]")
@@ -364,7 +362,7 @@ def test_play_shows_a_task_as_it_is_written(turntree: Any, tmp_path: Path, monke
 
 
 def test_the_help_needs_none_of_the_heavy_libraries() -> None:
-    """The help is to be there at once; what takes long to import is imported by the command that needs it."""
+    # Slow imports belong into the command that needs them, so that --help is fast.
     code = (
         "import sys\nfrom turntree.agents.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"

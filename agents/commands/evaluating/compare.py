@@ -1,5 +1,3 @@
-"""``turntree compare``."""
-
 from __future__ import annotations
 
 import json
@@ -8,20 +6,24 @@ from typing import Annotated
 
 import typer
 
+from turntree.agents.commands.options import JsonOption
+
 
 def compare_command(
-    before: Annotated[Path, typer.Argument(metavar="A", help="Episodes of the first policy (`turntree eval --out`).")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Episodes of the second one, on the same tasks.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help="Episode file of the first policy (`turntree eval --out`).")
+    ],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Episode file of the second policy, same tasks.")],
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare two finished evaluations, task by task: the difference with its interval, and what changed.
+    """Compare two finished evaluations task by task: the difference, its interval, and changed episodes.
 
     Example: turntree compare before.jsonl after.jsonl
     """
     from rich.console import Console
 
     from turntree.agents.evaluation.compared import FinishedEvaluation, compare_files
-    from turntree.agents.evaluation.printed import print_difference
+    from turntree.agents.evaluation.table import print_difference
     from turntree.agents.files import json_value
 
     first, second = FinishedEvaluation.read(before), FinishedEvaluation.read(after)

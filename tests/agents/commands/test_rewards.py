@@ -21,7 +21,6 @@ def rows(tmp_path: Path) -> Path:
 
 
 def cells(out: str) -> list[list[str]]:
-    """The rows of the table, without its head and the line about the file."""
     return [line.split() for line in out.splitlines()[1:] if not line.startswith(("written to", "compared"))]
 
 
@@ -47,7 +46,7 @@ def test_rescore_prints_old_against_new(turntree: Any, tmp_path: Path) -> None:
     assert status == 0, err
     (first, second) = cells(out)
     assert (first[:4], second[0]) == (["step_000001", "3", "3", "0.6667"], "step_000002")
-    assert out.splitlines()[-1] == "compared 6 of 6 episodes; 0 had no reward before and have one now"
+    assert out.splitlines()[-1] == "compared 6 of 6 episodes; 0 episodes had no reward before and have one now"
     assert len(list(read_records(run / "rescored.jsonl"))) == 6
 
 

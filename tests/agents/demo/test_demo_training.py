@@ -1,5 +1,3 @@
-"""The demo from warm start to its page, with a real training of two steps."""
-
 import pytest
 
 pytest.importorskip("verl")

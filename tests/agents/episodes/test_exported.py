@@ -158,5 +158,5 @@ def test_the_command_names_its_file_and_refuses_what_does_not_go_together(turntr
     assert turntree("export", one, "--to", "tokens").status == 0
     assert (run / "episodes/step_000001.tokens.jsonl").exists()
     assert turntree("export", run).status == 0, "what stands beside the episodes is none of them"
-    assert "--vocab belongs to a trace" in turntree("export", run, "--to", "tokens", "--vocab", 3).err
+    assert "--vocab is only for --to trace" in turntree("export", run, "--to", "tokens", "--vocab", 3).err
     assert turntree("export", one, "--to", "tokens", "--out", one).status == 2

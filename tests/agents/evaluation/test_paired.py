@@ -17,10 +17,8 @@ def test_the_quantile_is_students(freedom: int) -> None:
 
 
 def simulated(random: np.random.Generator, *, same_noise: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Share of right samples by task, (tasks,) each, of two policies that are equal on the mean of all tasks.
-
-    The tasks are equally hard, so that the noise of the draws is all that pairing can take away.
-    """
+    # Fraction of right samples per task, (tasks,), of two policies that are equal on average. All tasks are equally
+    # hard, so pairing can only remove the noise of the draws.
     first = np.full(TASKS, 0.5)
     second = first + 0.05 * random.standard_normal(TASKS)
     noise = random.random((TASKS, SAMPLES))
@@ -50,7 +48,7 @@ def test_where_nothing_differed_the_interval_is_that_of_a_share() -> None:
 
 
 def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny_model: Path, tmp_path: Path) -> None:
-    """The second policy here is the first one, and the first one at another temperature."""
+    # The second policy is the first one, and the first one at another temperature.
     words = ["eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 3, "--samples", 2, "--max-tokens", 12]
     words += ["--no-speculate"]
     told = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
@@ -76,9 +74,9 @@ def test_every_checkpoint_of_a_run_is_no_second_model(turntree: Any, tiny_model:
     for words in (("--model", "RUN@all", "--against", tiny_model), ("--model", tiny_model, "--against", "RUN@all")):
         said = turntree("eval", "turntree/Arithmetic-v0", *words)
         assert (said.status, "name RUN@STEP, not RUN@all" in said.err) == (2, True)
-    assert "one is needed here: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
+    assert "expected one: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
 
 
 def test_a_chat_server_has_no_noise_to_share(turntree: Any) -> None:
     said = turntree("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x")
-    assert (said.status, "no noise to share" in said.err) == (2, True)
+    assert (said.status, "noise cannot be shared" in said.err) == (2, True)

@@ -1,5 +1,3 @@
-"""Clients of models whose chat templates are strict."""
-
 from typing import Any
 
 from field_templates import field_renderer
@@ -13,7 +11,7 @@ ASKED = {"role": "user", "content": "What is 6*7?"}
 
 
 def test_the_id_of_a_call_fits_the_template_and_is_taken_back() -> None:
-    """Both where the dialogue goes on, and where it is rendered whole as the client has changed it."""
+    # Both in a continued dialogue, and in one that is rendered again because the client changed it.
     renderer = field_renderer("Mistral")
     parser = get_parser(renderer.template.tool_format or "none")
     call = parser.format_call(ToolCall(name="calculator", arguments={"expression": "6*7"}))

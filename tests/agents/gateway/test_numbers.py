@@ -1,5 +1,3 @@
-"""Numbers in requests: each has a range that its refusal states, and none harms the requests beside it."""
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -56,7 +54,6 @@ def served(tiny_model: Path, renderer: Renderer) -> Iterator[Served]:
 
 
 def ask(served: Served, kind: Any, field: str = "", value: Any = None, **fields: Any) -> Any:
-    """Ask with a number, JSON as text, in a field."""
     body = BODIES[kind] | fields
     if field == "max_completion_tokens":
         del body["max_tokens"]
@@ -71,13 +68,10 @@ HELD: dict[str, Any] = {
     "parts": {"x": "VALUE"},
     "by": {"answer": "VALUE"},
 }
-"""How fields have their numbers that are no number themselves."""
 NONE = ("1e400", "-1e400", "1" * 400, "1" * 5000, "-1" + "0" * 400, "1e308", "-1e308", "NaN", "Infinity", "true")
-"""What is in no range."""
 
 
 def numeric(kind: Any) -> set[str]:
-    """The fields that have numbers, of all that the model has."""
     schema = kind.model_json_schema()
     numbers = ('"number"', '"integer"')
     nested = json.dumps(schema.get("$defs", {}))
@@ -105,7 +99,7 @@ def said(answer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", PATHS)
-def test_no_number_harms_the_requests_beside_it(served: Served, kind: Any) -> None:
+def test_no_number_harms_concurrent_requests(served: Served, kind: Any) -> None:
     alone = [said(ask(served, ChatRequest, seed=seed)) for seed in range(6)]
     with ThreadPoolExecutor(12) as clients:
         for field, (low, high) in RANGES[kind].items():

@@ -1,5 +1,3 @@
-"""``turntree serve`` with each engine, as a command: what it says is what the model's logits say."""
-
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The text of a turn while its tokens arrive."""
-
 from typing import Any
 
 import pytest

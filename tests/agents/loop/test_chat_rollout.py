@@ -130,7 +130,7 @@ async def test_a_full_context_ends_an_episode_and_a_broken_server_masks_it() -> 
 
 
 async def test_an_engine_of_tokens_needs_a_renderer() -> None:
-    with pytest.raises(ValueError, match="needs a renderer"):
+    with pytest.raises(ValueError, match="expected a Renderer"):
         await evaluate(Arithmetic, object(), None, range(1))  # type: ignore[arg-type]
 
 
@@ -150,7 +150,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
         status, shown, err = turntree(*words, "--out", out, "--markdown", table)
         assert status == 0, err
         assert "0.667 (2 of 3)" in shown
-        assert "not known: the server gives text alone" in shown
+        assert "unknown: the server returns only text" in shown
         assert "forward pass" not in shown
         assert "| not known |" in table.read_text()
         asked = len(there.asked)
@@ -163,7 +163,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
     assert turntree("view", out, "--out", tmp_path / "page.html")[0] == 0
     assert turntree("rescore", out, "--answer-format", "math", "--out", tmp_path / "again.jsonl")[0] == 0
     status, _, err = turntree("tree", out)
-    assert (status, "only texts are recorded" in err) == (2, True)
+    assert (status, "recorded as text only" in err) == (2, True)
     with pytest.raises(ValueError, match="played by text alone"):
         TokenView.of(next(read_episodes(out)))
     assert [episode.reward for episode in sorted(read_episodes(out), key=lambda one: one.task.id)] == [1.0, 0.0, 1.0]

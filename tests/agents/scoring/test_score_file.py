@@ -117,6 +117,6 @@ def test_a_data_set_without_rules_is_named_by_line_and_field(tmp_path: Path) -> 
         score_file(source, tmp_path / "out.jsonl", Scorer({"answer": 1}))
     score_file(source, tmp_path / "out.jsonl", Scorer({"finished": 1}))
     source = write(tmp_path / "rows.jsonl", GOOD)
-    with pytest.raises(AgentError, match="is a file that is read"):
+    with pytest.raises(AgentError, match="is an input and would be overwritten"):
         score_file(source, tmp_path / "." / "rows.jsonl", ANSWER)
     assert source.read_text() == json.dumps(GOOD) + "\n"

@@ -166,5 +166,5 @@ def test_the_configuration_is_that_of_a_start_and_nothing_heavy_is_loaded_for_it
 def test_out_needs_a_check(here: Path, said: Callable[..., Said]) -> None:
     assert said("train", "demo", "--model", "MODEL", "--out", "out.yaml")[::2] == (
         2,
-        ["--out goes with --check; the folder of a training is turntree.run_dir=DIR"],
+        ["--out needs --check; set a training's run folder with turntree.run_dir=DIR"],
     )

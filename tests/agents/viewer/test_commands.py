@@ -22,7 +22,6 @@ def columns(page: str) -> Any:
 
 @pytest.fixture
 def served(run: Path) -> Iterator[str]:
-    """The address of the run's page, which follows it."""
     with live_server(LivePage([run]), 0) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
@@ -50,10 +49,10 @@ def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder
     for url, host in ((served, "evil.example:80"), (f"{served}config.yaml", "")):
         with pytest.raises(HTTPError, match="404"):
             got(url, host)
-    assert "no episode has ended yet" in LivePage([tmp_path]).text()
+    assert "No episode has ended yet" in LivePage([tmp_path]).text()
 
 
-def test_two_runs_are_one_page_with_the_same_tasks_beside_each_other(run: Path, turntree: Any, tmp_path: Path) -> None:
+def test_two_runs_are_one_page_with_the_same_tasks_side_by_side(run: Path, turntree: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_bytes(sorted(run.glob("episodes/*.jsonl"))[0].read_bytes())
     told = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
@@ -70,10 +69,10 @@ def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a
     assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
 
-def test_tree_prints_what_was_said_at_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
+def test_tree_prints_the_turns_of_a_state_with_counts(run: Path, tiny_model: Path, turntree: Any) -> None:
     status, out, _ = turntree("tree", run, "--tokenizer", tiny_model)
     assert status == 0
-    assert "40 of 40 turns began at this state" in out
+    assert "40 of 40 turns started from this state" in out
     assert "20x 50% call 4" in out
 
 
@@ -94,7 +93,7 @@ def test_tree_as_json_is_flat_with_parents_before_children(run: Path, turntree: 
     assert (tree["counts"][0], sum(below_root)) == (40, 40)
 
 
-def test_a_tokenizer_of_a_broker_off_line_is_refused_in_one_line(turntree, run, monkeypatch):
+def test_a_tokenizer_of_an_unreachable_hub_is_refused_in_one_line(turntree, run, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -9,7 +9,7 @@ from viewed_run import write_run
 
 from turntree.agents.engines.protocol import FinishReason
 from turntree.agents.loop.renderer import Renderer
-from turntree.agents.viewer.pack import CHUNK, pack, squeeze
+from turntree.agents.viewer.pack import CHUNK, compress, pack
 from turntree.agents.viewer.source import Source
 
 
@@ -57,7 +57,7 @@ def test_every_token_is_there_once_and_turns_are_gathered_by_their_exact_prompt(
 
 
 def test_numbers_that_json_cannot_write_become_null() -> None:
-    assert unpack(squeeze({"a": [float("nan"), float("-inf"), 1.5], "b": (1, None, "x")})) == {
+    assert unpack(compress({"a": [float("nan"), float("-inf"), 1.5], "b": (1, None, "x")})) == {
         "a": [None, None, 1.5],
         "b": [1, None, "x"],
     }

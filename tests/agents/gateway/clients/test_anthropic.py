@@ -1,5 +1,3 @@
-"""Anthropic's own client over the gateway: text, tools, streams, errors, and a session of three turns in one row."""
-
 import json
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ def whole(client: Any, seen: list[str], **asked: Any) -> Any:
 
 
 def streamed(client: Any, seen: list[str], **asked: Any) -> Any:
-    """The message that their client makes of a stream; ``seen`` are the types of its events."""
     shown = ""
     with client.messages.stream(**asked) as stream:
         for event in stream:
@@ -35,7 +32,6 @@ def streamed(client: Any, seen: list[str], **asked: Any) -> Any:
 
 
 def played(client: Any, ask: Any, seen: list[str]) -> tuple[list[Any], list[Any]]:
-    """The messages of a dialogue with two calls, and what was said in it."""
     messages: list[Any] = [{"role": "user", "content": question(4)}]
     said = []
     while True:
@@ -79,7 +75,6 @@ def test_a_dialogue_with_calls_is_the_same_in_a_stream_and_one_row(tmp_path: Pat
 
 
 def refused(client: Any) -> None:
-    """Their exceptions of our errors, and their stop reasons."""
     import anthropic
 
     asked: Any = {"model": MODEL, "max_tokens": 200, "messages": [{"role": "user", "content": question(1)}]}
@@ -93,7 +88,7 @@ def refused(client: Any) -> None:
 
 
 def test_the_events_are_those_of_their_types(tmp_path: Path) -> None:
-    """Each event as sent, without a field that their types do not know."""
+    # Each event as sent, without a field that the types do not know.
     import anthropic
     from anthropic.types import RawMessageStreamEvent
     from pydantic import TypeAdapter
@@ -118,7 +113,6 @@ def test_the_events_are_those_of_their_types(tmp_path: Path) -> None:
 
 
 def extras(model: Any) -> dict[str, Any]:
-    """Fields that the types do not know, at any depth."""
     found = dict(model.model_extra or {})
     for value in vars(model).values():
         for one in value if isinstance(value, list) else [value]:

@@ -1,5 +1,3 @@
-"""OpenAI's own client against ``turntree serve``, which drafts or does not: dialogues are equal token for token."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,7 +26,6 @@ def client_at(base_url: str) -> Any:
 
 
 def fields_of(number: int) -> dict[str, Any]:
-    """What a dialogue asks for beside its messages."""
     found: dict[str, Any] = {"max_tokens": TOKENS, "logprobs": True, "top_logprobs": 2}
     if number % 4 == 1:
         found["tools"] = TOOLS
@@ -40,14 +37,12 @@ def fields_of(number: int) -> dict[str, Any]:
 
 
 def whole(client: Any, messages: list[Any], **fields: Any) -> tuple[list[Any], Any]:
-    """The choices, each with its text, its tokens and its end; and the usage."""
     done = client.chat.completions.create(model="tiny", messages=messages, **fields)
     choices = [(c.message.content or "", tokens_of(c.logprobs.content), c.finish_reason) for c in done.choices]
     return choices, done.usage
 
 
 def in_pieces(client: Any, messages: list[Any], **fields: Any) -> tuple[list[Any], Any]:
-    """The same of a stream."""
     texts: dict[int, str] = {}
     ends: dict[int, Any] = {}
     usage = None
@@ -68,7 +63,6 @@ def tokens_of(content: Any) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], int]:
-    """All that was said in a dialogue, and how many draft tokens were accepted in it."""
     ask = in_pieces if number % 2 else whole
     messages: list[Any] = []
     said, accepted = [], 0
@@ -106,7 +100,6 @@ def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model:
 
 
 def refused(client: Any) -> None:
-    """Their exceptions of our errors."""
     import openai
 
     message: list[Any] = [{"role": "user", "content": "x"}]

@@ -1,5 +1,3 @@
-"""OpenAI's agents SDK, which knows nothing of turntree: an agent with two tools plays over the gateway."""
-
 import json
 import subprocess
 import sys
@@ -59,7 +57,6 @@ asyncio.run(main(url, model, json.loads(questions)))
 
 
 def play(url: str, numbers: list[int], folder: Path) -> list[str]:
-    """What the agent answered, streamed every second time; outside this checkout, which has an ``agents`` too."""
     program = folder / "agent.py"
     program.write_text(AGENT)
     command = [sys.executable, str(program), url, MODEL, json.dumps([question(one) for one in numbers])]

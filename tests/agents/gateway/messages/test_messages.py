@@ -1,5 +1,3 @@
-"""Anthropic's Messages API over real HTTP: blocks, events, refusals, and the sessions of chats."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,14 +27,12 @@ def served(engine: SpokenEngine, renderer: Renderer, tmp_path: Path) -> Iterator
 
 
 def ask(served: Served, *messages: Any, **fields: Any) -> httpx.Response:
-    """Ask for the next message; a text is a user's."""
     said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
     body = {"model": "tiny", "max_tokens": 100, "messages": said, **fields}
     return served.client.post("/v1/messages", json=body)
 
 
 def events(text: str) -> list[dict[str, Any]]:
-    """The events of a stream, whose names are their types."""
     found = []
     for block in text.strip().split("\n\n"):
         name, data = block.split("\n")
@@ -47,7 +43,6 @@ def events(text: str) -> list[dict[str, Any]]:
 
 
 def put_together(stream: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message that events make, in the order in which they may come."""
     message: dict[str, Any] = stream[0]["message"]
     assert (stream[0]["type"], stream[-1]["type"], stream[-2]["type"]) == (
         "message_start",
@@ -77,7 +72,6 @@ def put_together(stream: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def same(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without its own names."""
     blocks = [{name: value for name, value in block.items() if name != "id"} for block in message["content"]]
     return {**message, "id": "", "content": blocks}
 
@@ -105,7 +99,7 @@ def test_the_events_of_a_stream_are_the_message(served: Served, engine: SpokenEn
 
 
 def test_a_wrong_order_of_events_is_noticed(served: Served, engine: SpokenEngine, monkeypatch: Any):
-    """The control: blocks that are not closed before the next one begins."""
+    # Control: blocks that are not closed before the next one starts.
     monkeypatch.setattr(answer_module.MessageAnswer, "_close", lambda self: iter(()))
     with pytest.raises(AssertionError):
         test_the_events_of_a_stream_are_the_message(served, engine, f"{CALL}{CALL}")
@@ -141,7 +135,7 @@ def test_a_session_of_three_turns_with_calls_is_one_row_and_a_chat_may_go_on_wit
     assert [turn.prompt_ids for turn in episode.turns] == [request.prompt_ids for request in engine.asked]
 
 
-def test_a_chat_goes_on_with_what_began_as_messages(served: Served, engine: SpokenEngine):
+def test_a_chat_continues_a_dialogue_started_with_messages(served: Served, engine: SpokenEngine):
     first = ask(served, "a", system="Be short.")
     content = first.json()["content"][0]["text"]
     second = served.chat(

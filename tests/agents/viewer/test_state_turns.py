@@ -1,4 +1,4 @@
-from turntree.agents.viewer.dialogue_view import branches
+from turntree.agents.viewer.state_turns import branches
 from turntree.spec_tree import TreeNode
 
 
