@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from turntree.agents.errors import MissingExtra
 from turntree.agents.evaluation.checkpoint import CheckpointError, check_weights
+from turntree.agents.files import lock_file
 from turntree.agents.verl.records.recording import RunFolder
 from turntree.agents.verl.run.resume import LATEST, latest_step
 from turntree.envs.data.folders import cache_folder
@@ -138,10 +139,10 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            locked = lock_file(lock.fileno(), fcntl.LOCK_EX) is None
             if not folder.is_dir():  # the lock's last holder may have merged it
                 tell(f"merging {model.name} into {folder}, once")
-                _merge(model, folder)
+                _merge(model, folder, locked=locked)
     except OSError as error:
         raise CheckpointError(
             f"cannot write a model to {folder}: {error.strerror or error}; TURNTREE_CACHE names another folder"
@@ -149,8 +150,9 @@ def merged(model: TrainedModel, tell: Callable[[str], object] = lambda words: No
     return folder
 
 
-def _merge(model: TrainedModel, folder: Path) -> None:
-    for leftover in folder.parent.glob(f".merging-{folder.name}-*"):  # of a process that was killed
+def _merge(model: TrainedModel, folder: Path, *, locked: bool) -> None:
+    # Leftovers of a killed process; without a lock they may belong to one that is still merging.
+    for leftover in folder.parent.glob(f".merging-{folder.name}-*") if locked else ():
         shutil.rmtree(leftover, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".merging-{folder.name}-", dir=folder.parent))
     try:
@@ -170,7 +172,8 @@ def _merge(model: TrainedModel, folder: Path) -> None:
         (partial / "checkpoint.json").write_text(
             json.dumps({"run": str(model.run.resolve()), "step": model.step}) + "\n"
         )
-        os.replace(partial, folder)
+        if locked or not folder.is_dir():
+            os.replace(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

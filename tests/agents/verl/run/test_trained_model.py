@@ -1,9 +1,11 @@
+import errno
 import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tables import table
@@ -133,6 +135,15 @@ def test_a_checkpoint_is_merged_once_and_anew_when_its_files_change(run: Path) -
     os.utime(model.actor / "model_world_size_2_rank_0.pt", ns=(1, 1))
     assert merged(model) != first
     assert calls() == 3
+
+
+def test_a_model_is_merged_on_a_file_system_without_locks(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    (model,) = trained_models("runs/sums@4")
+    assert merged(model).is_dir()
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(CheckpointError, match="Input/output error"):  # control
+        merged(trained_models("runs/sums@2")[0])
 
 
 def test_a_merger_that_fails_leaves_nothing_and_its_last_line_is_told(run: Path, tmp_path: Path) -> None:
