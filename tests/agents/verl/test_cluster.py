@@ -11,22 +11,9 @@ from pathlib import Path
 import pytest
 from machine_speed import eventually, patience
 from real_training import read_lines, run_training
+from tables import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.release]
-
-LOST = """
-from collections.abc import Sequence
-
-from turntree.envs import Env, Message, Reply, Task
-
-
-class Lost(Env):
-    def task(self, index: int) -> Task:
-        return Task(id=f"lost/{index}", prompt=f"say {index}")
-
-    def reply(self, message: Message) -> Reply:
-        raise OSError("the disk of this environment is full")
-"""
 
 
 @pytest.fixture
@@ -63,7 +50,7 @@ def test_a_cluster_that_runs_trains_an_environment_of_the_callers_and_tells_that
     address: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "environments").mkdir()
-    (tmp_path / "environments" / "lost_env.py").write_text(LOST)
+    (tmp_path / "environments" / "lost_env.py").write_text(table(__file__, "loses_its_disk"))
     monkeypatch.syspath_prepend(tmp_path / "environments")
     monkeypatch.setenv("RAY_ADDRESS", address)  # this machine may have others
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # and a token for them

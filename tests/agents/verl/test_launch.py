@@ -169,12 +169,7 @@ FULL = "OSError(errno.ENOSPC, 'No space left on device', '$RUN/checkpoints/half'
 )
 def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, tmp_path, caplog, error, said):
     folder = RunFolder(tmp_path / "run").checkpoints
-    script = (
-        "import errno, pathlib; folder = pathlib.Path('$RUN/checkpoints')\n"
-        "for step in (1, 2): (folder / f'global_step_{step}' / 'actor').mkdir(parents=True)\n"
-        "(folder / 'latest_checkpointed_iteration.txt').write_text('1')\n"
-        f"raise {error}"
-    )
+    script = table(__file__, "fills_the_disk").replace("ERROR", error)
     assert run(script) == 1
     (record,) = caplog.records
     assert re.match(said, record.getMessage())
@@ -327,15 +322,7 @@ def test_a_process_that_no_training_has_started_tells_no_phase(monkeypatch: pyte
     ("ending", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
 )
 def test_verl_ends_with_the_launcher(tmp_path: Path, tiny_model: Path, ending: signal.Signals, status: int) -> None:
-    script = (
-        "import sys\n"
-        "from turntree.agents.verl import launch\n"
-        "launch.command = lambda folder, socket: [sys.executable, '-c', "
-        "f'import os, sys, time; assert sys.stdin.readline(); "
-        'open("{folder.root}/pids", "w").write(str(os.getpid())); time.sleep(1000)\']\n'
-        f"launch.train('demo', ['actor_rollout_ref.model.path={tiny_model}', 'turntree.run_dir={tmp_path}', "
-        "'turntree.train_tasks=1', 'data.train_batch_size=1', 'turntree.val_tasks=1'])\n"
-    )
+    script = table(__file__, "launches").replace("MODEL", str(tiny_model)).replace("RUN", str(tmp_path))
     words = [sys.executable, "-c", script]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, preexec_fn=heed_hangups)
     try:

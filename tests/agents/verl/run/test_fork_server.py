@@ -119,17 +119,7 @@ def test_what_is_imported_beforehand_starts_nothing_that_a_fork_would_lack(tmp_p
 @pytest.mark.parametrize(("word", "told"), [("go\n", "__main__ ['a=1'] True\n"), ("", "")])
 def test_the_driver_runs_once_the_word_is_said_and_never_without(tmp_path: Path, word: str, told: str) -> None:
     # Even if a preloaded module is missing, and in a shell's background, where SIGINT is ignored.
-    (tmp_path / "driver.py").write_text(
-        "import signal, sys\n"
-        "heeds = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-        "if __name__ == '__main__': print(__name__, sys.argv[1:], heeds, flush=True)\n"
-    )
-    script = (
-        "import signal\n"
-        "from turntree.agents.verl.run import prefork\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "prefork.PRELOADED, prefork.DRIVER = ('not_installed.part',), 'driver'\n"
-        f"prefork.main(['--socket={tmp_path / 'socket'}', 'a=1'])\n"
-    )
+    (tmp_path / "driver.py").write_text(table(__file__, "drives"))
+    script = table(__file__, "preforks").replace("SOCKET", str(tmp_path / "socket"))
     done = python("-c", script, input=word, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, told), done.stderr

@@ -15,17 +15,6 @@ from turntree.agents.evaluation.checkpoint import CheckpointError
 from turntree.agents.verl.run import trained_model
 from turntree.agents.verl.run.trained_model import TrainedModel, merged, trained_models
 
-MERGER = """
-import sys, time, pathlib
-pathlib.Path("calls").open("a").write("x")
-target = pathlib.Path(sys.argv[2])
-(target / "config.json").write_text("{}")
-time.sleep(0.2)
-if pathlib.Path(sys.argv[1], "broken").exists():
-    print("reading the shards\\nRuntimeError: PytorchStreamReader failed")
-    sys.exit(1)
-"""
-
 
 def checkpoint(run: Path, step: int, *, ranks: int = 2) -> Path:
     actor = run / f"checkpoints/global_step_{step}/actor"
@@ -46,9 +35,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     # A run with checkpoints of steps 2, 4 and 10.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TURNTREE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        trained_model, "merger_command", lambda actor, target: [sys.executable, "-c", MERGER, str(actor), str(target)]
-    )
+    merger = [sys.executable, "-c", table(__file__, "merges")]
+    monkeypatch.setattr(trained_model, "merger_command", lambda actor, target: [*merger, str(actor), str(target)])
     run = Path("runs/sums")
     for step in (10, 2, 4):
         checkpoint(run, step)
