@@ -143,14 +143,11 @@ class InterruptedEpisode:
                 index = next(i for i, (request, _) in enumerate(self._asked) if request is asked)
                 self._asked[index] = asked, turn
                 if turn.token_ids != before.token_ids:
-                    self._rewind(index + 1)
+                    self.counts.rewinds += index + 1 < len(self._asked) or self._partial is not None
+                    self._drop(index + 1)
                     break
             if self.version < self._newest.version:  # a replica that does not have the new weights yet
                 await self._wait()
-
-    def _rewind(self, index: int) -> None:
-        self.counts.rewinds += index < len(self._asked) or self._partial is not None
-        self._drop(index)
 
     def _drop(self, index: int) -> None:
         # Turns after a changed one answered another dialogue.

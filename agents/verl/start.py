@@ -192,7 +192,7 @@ def complete(composition: Composition, folder: RunFolder) -> None:
 def _speculation(config: DictConfig, settings: TrainSettings) -> Iterator[str]:
     # From the settings rather than the options' names: single keys may differ from an option.
     rollout = config.actor_rollout_ref.rollout
-    drafts = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).speculation
+    drafts = EngineSettings.of(rollout).speculation
     if drafts is not None:
         chains = drafts.chain or rollout.name == "vllm"
         most = min(drafts.max_nodes, drafts.max_depth) if chains else drafts.max_nodes

@@ -211,9 +211,8 @@ def _check_sections(config: DictConfig) -> None:
     model = str(config.actor_rollout_ref.model.path)
     if model.startswith((".", "/", "~")) and not Path(model, "config.json").is_file():
         raise ConfigError(f"the model {model}: there is no config.json in that folder")
-    rollout = config.actor_rollout_ref.rollout
-    EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
-    RunSettings.parse(plain(OmegaConf.select(rollout, "custom")))
+    EngineSettings.of(config.actor_rollout_ref.rollout)
+    RunSettings.parse(plain(OmegaConf.select(config, "actor_rollout_ref.rollout.custom")))
 
 
 def _with_template(settings: TrainSettings, config: DictConfig) -> TrainSettings:
@@ -263,8 +262,7 @@ def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
         return
     from turntree.agents.engines.drafting.given_store import given_store
 
-    section = "actor_rollout_ref.rollout.engine_kwargs.turntree"
-    if EngineSettings.parse(plain(OmegaConf.select(config, section))).speculation is None:
+    if EngineSettings.of(config.actor_rollout_ref.rollout).speculation is None:
         raise ConfigError(
             "turntree.import_turns has turns to draft from, and speculation=none drafts nothing; remove one of them"
         )
@@ -273,7 +271,8 @@ def _fit_store(config: DictConfig, settings: TrainSettings) -> None:
         store = given_store(settings.import_turns, tokenizer_hash(str(model.tokenizer_path or model.path)))
     except UsageError as error:
         raise ConfigError(f"turntree.import_turns: {error}") from error
-    OmegaConf.update(config, f"{section}.forest.import_turns", store, force_add=True)
+    key = "actor_rollout_ref.rollout.engine_kwargs.turntree.forest.import_turns"
+    OmegaConf.update(config, key, store, force_add=True)
 
 
 def _check_own_engine(config: DictConfig) -> None:
@@ -286,8 +285,7 @@ def _check_own_engine(config: DictConfig) -> None:
                 f"turntree's engine runs a model on one device, got {name}={rollout[name]}; set it to 1, or use "
                 "engine=vllm or engine=sglang for a model that needs several devices"
             )
-    device = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree"))).device
-    if device == "cuda" and config.trainer.device == "cpu":
+    if EngineSettings.of(rollout).device == "cuda" and config.trainer.device == "cpu":
         raise ConfigError(
             "engine_kwargs.turntree.device=cuda needs a trainer on a GPU, which the engine shares; set "
             "device=gpu, or remove that key"

@@ -161,9 +161,9 @@ def offered() -> tuple[Choice, ...]:
     for size in list_options("size"):
         config, default = compose_options({"defaults": [TRAINER]}, {"size": size})
         requires = plain(config.requires)
-        for engine, env, algorithm, mode, (speculation, reuse) in itertools.product(*names, uses):
-            parts = {"engine": engine, "env": env, "algorithm": algorithm, "mode": mode}
-            choice = replace(default, **parts, reuse=reuse, speculation=(speculation,))
+        for (engine, env, algorithm, mode), (speculation, reuse) in itertools.product(itertools.product(*names), uses):
+            choice = replace(default, engine=engine, env=env, algorithm=algorithm, mode=mode, reuse=reuse)
+            choice = replace(choice, speculation=(speculation,))
             if fits(choice, requires):
                 choices.append(choice)
     return tuple(choices)

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
+from omegaconf import OmegaConf
+
 from turntree.agents.engines.local.config import LocalEngineConfig, Speculation
 from turntree.agents.resuming.resume_config import ResumeConfig
 from turntree.agents.scoring.scorer import Scorer
@@ -21,7 +23,7 @@ from turntree.agents.turn_drafts.config import (
     ToolCallsAheadConfig,
     ValidationConfig,
 )
-from turntree.agents.verl.config.sections import ConfigError, from_mapping
+from turntree.agents.verl.config.sections import ConfigError, from_mapping, plain
 from turntree.rewards import RewardError, answer_format_for
 from turntree.spec_tree import ForestConfig
 
@@ -90,6 +92,11 @@ class EngineSettings:
                 forest = {key: tuple(value) if isinstance(value, list) else value for key, value in forest.items()}
             sections["forest"] = from_mapping(ForestConfig, forest, f"{where}.forest")
         return from_mapping(cls, sections, where)
+
+    @classmethod
+    def of(cls, rollout: Any) -> EngineSettings:
+        """Read the section of verl's ``actor_rollout_ref.rollout``."""
+        return cls.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
 
     def engine_config(
         self, *, max_batch: int, max_context: int, dtype: str, seed: int, device: str

@@ -13,7 +13,6 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from turntree.agents.engines.sglang.settings import SglangSettings, graph_sizes
-from turntree.agents.verl.config.sections import plain
 from turntree.agents.verl.config.settings import EngineSettings
 from turntree.agents.verl.memory.shapes import ModelShape
 
@@ -54,7 +53,7 @@ def rollout_memory(config: Any, shape: ModelShape, gpu: int) -> RolloutMemory:
     """Return the memory of the configured engine on a GPU of ``gpu`` bytes."""
     rollout = config.actor_rollout_ref.rollout
     ranks = rollout.tensor_model_parallel_size
-    settings = EngineSettings.parse(plain(OmegaConf.select(rollout, "engine_kwargs.turntree")))
+    settings = EngineSettings.of(rollout)
     width = 1 if settings.speculation is None else 1 + settings.speculation.max_nodes
     batch = rollout.max_num_seqs
     context = rollout.max_model_len or rollout.prompt_length + rollout.response_length

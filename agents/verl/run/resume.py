@@ -140,19 +140,15 @@ def keep_records(folder: RunFolder, step: int, *, interrupted: bool = False) -> 
             path.unlink()
     for number in range(1, step + 1) if interrupted else ():
         _keep_lines(folder.episodes(number), lambda row: _was_sampled_before(row, step))
-    _name_lost_row(folder, step)
-    folder.table.unlink(missing_ok=True)  # it is written again at the end
-    if folder.metrics.exists():
-        folder.metrics.replace(folder.earlier_metrics)
-
-
-def _name_lost_row(folder: RunFolder, step: int) -> None:
     # verl logs a step's metrics only after its checkpoint, and may have been killed between the two.
     logged = {json.loads(line)["step"] for line in folder.metrics.open()} if folder.metrics.exists() else set()
     if logged and step not in logged:
         logger.warning(
             "step %d has no row in %s: the run was killed between the checkpoint and the metrics", step, folder.metrics
         )
+    folder.table.unlink(missing_ok=True)  # it is written again at the end
+    if folder.metrics.exists():
+        folder.metrics.replace(folder.earlier_metrics)
 
 
 def join_metrics(folder: RunFolder) -> None:
