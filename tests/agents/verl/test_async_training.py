@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from engine_training import VERSIONS, policy_for, train_engine
-from real_training import PROMPTS, SAMPLES, Training, kill_trainer, read_lines, run_training
-from safetensors.torch import load_file
+from real_training import PROMPTS, SAMPLES, Training, difference, kill_trainer, policy_of, run_training
 from warm_driver import SOCKET
 
 from turntree.agents.episodes.record import read_records
@@ -169,8 +167,6 @@ def test_an_engine_that_is_killed_while_it_reverifies_a_turn_loses_nothing(tiny_
 
 def mistrust(run: Training, model: Path, shift: int) -> list[float]:
     # Per turn, the largest difference between the recorded log-probabilities and those of ``shift`` versions later.
-    from transformers import AutoModelForCausalLM
-
     found, policies = [], {}
     for step in range(1, STEPS + 1):
         if step == STEPS and not run.folder.episodes(step).exists():
@@ -181,19 +177,9 @@ def mistrust(run: Training, model: Path, shift: int) -> list[float]:
                 if version + 1 not in range(1, STEPS + 1):
                     continue
                 if version not in policies:
-                    policies[version] = AutoModelForCausalLM.from_pretrained(model)
-                    policies[version].load_state_dict(load_file(run.folder.weights(version + 1)), strict=False)
-                    policies[version].tie_weights()
-                found.append(_difference(policies[version], turn))
+                    policies[version] = policy_of(model, run.folder.weights(version + 1))
+                found.append(difference(policies[version], turn))
     return found
-
-
-def _difference(policy: Any, turn: Any) -> float:
-    said = torch.tensor(turn.completion.token_ids)
-    with torch.no_grad():
-        logits = policy(torch.tensor([[*turn.prompt_ids, *said]])).logits
-    law = logits.log_softmax(-1)[0, len(turn.prompt_ids) - 1 : -1]
-    return float((law.gather(1, said[:, None])[:, 0] - torch.tensor(turn.completion.logprobs)).abs().max())
 
 
 @pytest.mark.release
@@ -227,7 +213,7 @@ def external(
     )
     assert run.status == 0, run.log[-3000:]
     assert run.steps == [*range(1, STEPS + 1)]
-    return run, [row["data"] for row in read_lines(run.folder.metrics)]
+    return run, run.metrics
 
 
 EXTERNAL = [pytest.param(engine, marks=getattr(pytest.mark, engine)) for engine in VERSIONS]

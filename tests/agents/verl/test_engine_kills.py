@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_training import TEMPERATURE, played, policy_for, stored, train_engine
-from real_training import PROMPTS, SAMPLES, Training, read_lines
+from real_training import PROMPTS, SAMPLES, Training
 from warm_driver import SOCKET
 
 from turntree.agents.verl.records.checkpoint_state import checkpoint_folder, state_folder
@@ -50,10 +50,6 @@ def require_whole(run: Training, step: int, *, prompts: int = PROMPTS, samples: 
     assert all(len(record.episode.turns) == 2 for record in records.values())
 
 
-def metrics(run: Training) -> list[dict[str, float]]:
-    return [row["data"] for row in read_lines(run.folder.metrics)]
-
-
 @pytest.fixture(scope="module")
 def policy(chatml: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return policy_for("vllm", chatml, tmp_path_factory)
@@ -76,15 +72,15 @@ def test_every_episode_is_played_to_its_end(killed: Training, step: int) -> None
 
 
 def test_what_was_lost_is_counted(killed: Training) -> None:
-    first, second, third, fourth = (row.get("turntree/failed_attempts/engine", 0) for row in metrics(killed))
+    first, second, third, fourth = (row.get("turntree/failed_attempts/engine", 0) for row in killed.metrics)
     assert (first, fourth) == (0, 0)
     assert min(second, third) >= 1
     # vLLM's engine ended with its server, else the environment would have failed.
-    assert not any(row.get("turntree/failed_attempts/environment") for row in metrics(killed))
+    assert not any(row.get("turntree/failed_attempts/environment") for row in killed.metrics)
 
 
 def test_a_restarted_engine_samples_with_the_trainers_weights(killed: Training, policy: Path) -> None:
-    for row in metrics(killed):
+    for row in killed.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
 
 
@@ -99,7 +95,7 @@ def test_the_weights_that_a_restarted_engine_begins_with_are_told_apart(killed: 
 
 def test_stored_turns_of_a_killed_replica_are_lost_and_later_ones_are_replayed(killed: Training) -> None:
     # Counters are those of the process that lives at the end of the step.
-    first, second, third, fourth = (row["turntree/reuse_offered"] for row in metrics(killed))
+    first, second, third, fourth = (row["turntree/reuse_offered"] for row in killed.metrics)
     assert (first, second, third) == (0, 0, 0)
     assert fourth > 0
     assert "C" in killed.levels(4)
@@ -126,9 +122,9 @@ def test_training_goes_on_without_one_of_two_replicas_until_it_is_back(thinned: 
     assert thinned.status == 0, thinned.log[-3000:]
     for step in range(1, STEPS + 1):
         require_whole(thinned, step)
-    for row in metrics(thinned):
+    for row in thinned.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
-    assert metrics(thinned)[1]["turntree/failed_attempts/engine"] >= 1
+    assert thinned.metrics[1]["turntree/failed_attempts/engine"] >= 1
 
 
 def test_a_killed_replica_gets_the_turns_of_the_broker_back(thinned: Training) -> None:

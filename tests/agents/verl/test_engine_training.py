@@ -50,19 +50,15 @@ def trained(request: pytest.FixtureRequest, chatml: Any, tmp_path_factory: pytes
     return train_engine(tmp_path_factory.mktemp("training"), policy, engine, use, rewards, steps=STEPS)
 
 
-def metrics(trained: Training) -> list[dict[str, float]]:
-    return [row["data"] for row in read_lines(trained.folder.metrics)]
-
-
 def test_verl_trains_to_the_end(trained: Training) -> None:
     assert trained.status == 0, trained.log[-3000:]
     assert trained.steps == [*range(1, STEPS + 1)]
-    assert all(row["actor/grad_norm"] > 0 for row in metrics(trained))
+    assert all(row["actor/grad_norm"] > 0 for row in trained.metrics)
 
 
 def test_the_engine_samples_with_the_trainers_weights(trained: Training) -> None:
     # The policy moves by far more than this in a step: weights that stayed behind would show.
-    for row in metrics(trained):
+    for row in trained.metrics:
         assert row["training/rollout_probs_diff_max"] < 1e-4
 
 
@@ -89,7 +85,7 @@ def test_dialogues_of_several_turns_go_through_the_engine(trained: Training) -> 
 
 
 def test_the_samples_of_a_task_are_scored_together(trained: Training) -> None:
-    for step, row in enumerate(metrics(trained), start=1):
+    for step, row in enumerate(trained.metrics, start=1):
         episodes = [record.episode for record in trained.records(step).values()]
         assert sorted(episode.rewards["first"] for episode in episodes) == [0] * PROMPTS * (SAMPLES - 1) + [1] * PROMPTS
         assert row["critic/score/mean"] == pytest.approx(fmean(episode.reward for episode in episodes), rel=1e-4)
@@ -100,7 +96,7 @@ def test_drafts_are_made_and_verl_logs_what_they_saved(trained: Training) -> Non
     assert all(0 < turn.draft.verify_steps <= len(turn.token_ids) for turn in turns)
     assert sum(turn.draft.accepted for turn in turns) > 0
     tokens, steps = sum(len(turn.token_ids) for turn in turns), sum(turn.draft.verify_steps for turn in turns)
-    assert metrics(trained)[-1]["turntree/tokens_per_forward_pass"] == pytest.approx(tokens / steps)
+    assert trained.metrics[-1]["turntree/tokens_per_forward_pass"] == pytest.approx(tokens / steps)
     assert tokens / steps > 1.05
 
 
@@ -110,11 +106,11 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     assert all(_level(request) in trained.levels(step) for step in range(2, STEPS + 1))
     ahead = "run_ahead" in _use(request)
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
-    for row in metrics(trained)[1:]:
+    for row in trained.metrics[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
         assert ahead or row["turntree/reuse_turns"] <= PROMPTS * SAMPLES * 3
     counted = {row["step"]: row["tokens_per_forward_pass"] for row in read_lines(trained.folder.engine)}
-    logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(metrics(trained), start=1)}
+    logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(trained.metrics, start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})
 
 
@@ -178,7 +174,7 @@ def resumed(together: Training, engine: str, chatml: Any, tmp_path_factory: pyte
 def test_two_replicas_have_each_others_turns(together: Training) -> None:
     assert together.status == 0, together.log[-3000:]
     # They are given once the step's rollouts are done, when its counters are read already.
-    each = [(row["turntree/sharing_sent"], row["turntree/sharing_received"]) for row in metrics(together)]
+    each = [(row["turntree/sharing_sent"], row["turntree/sharing_received"]) for row in together.metrics]
     assert each == [(0, 0), *[(PROMPTS * SAMPLES * 3,) * 2] * 2]
     stores = [stored(together, LAST, rank) for rank in range(2)]
     assert bare(stores[0]) == bare(stores[1]) == played(together, 1, 2, 3)

@@ -154,7 +154,7 @@ def test_levels_and_behaviour_arrive_in_the_trainers_batch(trained: Training) ->
 
 
 def test_coupled_validations_say_what_an_update_changed(trained: Training) -> None:
-    first, second = (row["data"] for row in read_lines(trained.folder.metrics)[:2])
+    first, second = trained.metrics[:2]
     names = [name for name in second if "/coupled_unchanged/mean" in name]
     assert names, "the second validation is compared with the first"
     assert not [name for name in first if "/coupled_" in name]
