@@ -157,7 +157,7 @@ def _parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
         raise ConfigError(f"an override is key=value, got {' '.join(overrides)!r}: {error}") from error
     for override in parsed:
         if override.is_sweep_override() or override.is_delete():
-            raise ConfigError(f"an override sets one value, got {override.input_line!r}")
+            raise ConfigError(f"an override sets one value (a list is [a,b]), got {override.input_line!r}")
     return [(_SHORT.get(override.key_or_group, override.key_or_group), override.value()) for override in parsed]
 
 

@@ -86,9 +86,8 @@ def test_a_restarted_engine_samples_with_the_trainers_weights(killed: Training, 
 
 def test_the_weights_that_a_restarted_engine_begins_with_are_told_apart(killed: Training, policy: Path) -> None:
     # Control of the test above.
-    first, *later = (
-        killed.mistrust(policy, step, weights_of=None, temperature=TEMPERATURE) for step in range(1, STEPS + 1)
-    )
+    settings = {"weights_of": None, "temperature": TEMPERATURE}
+    first, *later = (killed.mistrust(policy, step, **settings) for step in range(1, STEPS + 1))
     assert first < 1e-4
     assert min(later) > 1e-2
 

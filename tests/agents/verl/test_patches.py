@@ -25,6 +25,10 @@ from turntree.agents.verl import patches, plugin
 from turntree.agents.verl.platform_cpu import PlatformCPU
 
 
+def upstream_function(file: str, name: str) -> str:
+    return upstream(file).partition(f"def {name}(")[2].partition("\ndef ")[0]
+
+
 def test_verl_runs_on_the_cpu_platform_with_our_backend_once_the_plugin_is_loaded() -> None:
     assert isinstance(get_platform(), PlatformCPU)
     from turntree.agents.verl.serving.replica import TurntreeReplica
@@ -116,14 +120,12 @@ def test_a_critic_loads_without_flash_attention(tiny_model: Path) -> None:
     critic = verl.utils.model.load_valuehead_model(str(tiny_model), torch.float32, config, False)
     assert critic.config._attn_implementation == "sdpa"
     assert critic(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 1)
-    source = upstream("verl/utils/model.py").partition("def load_valuehead_model")[2].partition("\ndef ")[0]
+    source = upstream_function("verl/utils/model.py", "load_valuehead_model")
     assert 'attn_implementation="flash_attention_2"' in source
 
 
 def test_upstream_still_loops_over_tokens() -> None:
-    source = (
-        upstream("verl/utils/torch_functional.py").partition("def logprobs_from_logits_v2")[2].partition("\ndef ")[0]
-    )
+    source = upstream_function("verl/utils/torch_functional.py", "logprobs_from_logits_v2")
     assert "[torch.logsumexp(logit, dim=-1) for logit in logits]" in source
     assert "logprobs_labels = torch.stack(logprobs_labels)" in source
 
@@ -152,10 +154,9 @@ def test_applying_the_patches_twice_wraps_nothing_twice() -> None:
 
 @pytest.mark.vllm
 def test_upstream_still_empties_the_weights_of_linear_layers_on_the_cpu() -> None:
-    assert "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)" in upstream(
-        "vllm/model_executor/layers/linear.py"
-    )
-    source = upstream("vllm/model_executor/layers/utils.py").partition("def dispatch_cpu_unquantized_gemm")[2]
+    linear = upstream("vllm/model_executor/layers/linear.py")
+    assert "dispatch_cpu_unquantized_gemm(layer, remove_weight=True)" in linear
+    source = upstream_function("vllm/model_executor/layers/utils.py", "dispatch_cpu_unquantized_gemm")
     assert "torch.empty(0" in source.partition("if remove_weight:")[2]
 
 

@@ -165,13 +165,8 @@ def test_its_checkpoints_are_evaluated_compared_and_exported_by_the_commands_of_
     assert "runs/doubling@2 against models/smollm2" in beside.out, beside.err
     alone = [record.episode for record in read_records(tmp_path / "a.against.jsonl")]
     drawn = [[turn.completion.token_ids for turn in one.turns] for one in alone]
-    known = {
-        record.labels["index"]: record.episode
-        for record in read_records("evals/step_2.jsonl")
-        if record.labels["sample"] == 0
-    }
+    firsts = [record for record in read_records("evals/step_2.jsonl") if record.labels["sample"] == 0]
+    known = {record.labels["index"]: record.episode for record in firsts}
     assert drawn == [[turn.completion.token_ids for turn in known[index].turns] for index in (0, 1)]
-    assert (
-        "has no checkpoint of step 9; complete ones: step 1, 2"
-        in turntree("bench", "runs/doubling@9", "doubling:Doubling").err
-    )
+    missing = turntree("bench", "runs/doubling@9", "doubling:Doubling").err
+    assert "has no checkpoint of step 9; complete ones: step 1, 2" in missing

@@ -58,15 +58,9 @@ def third(rows: Iterable[Any]) -> list[Any]:
 
 
 def put_together(choice: Choice, composed: Compose) -> Composition:
-    named = (f"engine={choice.engine}", f"size={choice.size}", f"env={choice.env}")
-    return composed(
-        *named,
-        f"algorithm={choice.algorithm}",
-        f"mode={choice.mode}",
-        f"reuse={choice.reuse}",
-        f"speculation=[{','.join(choice.speculation)}]",
-        config=None,
-    )
+    groups = ("engine", "size", "env", "algorithm", "mode", "reuse")
+    single = (f"{group}={getattr(choice, group)}" for group in groups)
+    return composed(*single, f"speculation=[{','.join(choice.speculation)}]", config=None)
 
 
 def require_valid(composition: Composition) -> None:

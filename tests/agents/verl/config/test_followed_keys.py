@@ -132,9 +132,8 @@ def missing(built: Any, section: str, values: dict[str, Any]) -> dict[str, Any]:
             continue
         found = built
         for part in key.removeprefix(f"{section}.").split("."):
-            found = (
-                found.get(part, "nothing") if not dataclasses.is_dataclass(found) else getattr(found, part, "nothing")
-            )
+            of_dataclass = dataclasses.is_dataclass(found)
+            found = getattr(found, part, "nothing") if of_dataclass else found.get(part, "nothing")
         found = plain(found)
         if (list(found) if isinstance(found, tuple) else found) != value:
             lost[key] = found
@@ -149,9 +148,8 @@ def test_verls_own_classes_have_the_value_of_every_followed_key(section: str, ch
     if section.endswith(".ref"):  # verl's worker gives these other names before
         given = OmegaConf.masked_copy(given, [key for key in given if not str(key).startswith("log_prob_")])
         given.use_dynamic_bsz = True
-    values = {
-        key: one for key, one in changed.values.items() if key.startswith(f"{section}.") and ".log_prob_" not in key
-    }
+    here = [key for key in changed.values if key.startswith(f"{section}.") and ".log_prob_" not in key]
+    values = {key: changed.values[key] for key in here}
     assert values, "a section without a followed key"
     built = omega_conf_to_dataclass(given)
     assert missing(built, section, values) == {}
@@ -175,9 +173,8 @@ def test_upstream_still_ignores_what_is_refused_although_its_classes_have_it() -
     assert "entropy_checkpointing" in FSDP, "the control"
     rows = {"ppo_micro_batch_size_per_gpu": 1, "ulysses_sequence_parallel_size": 2, "strategy": "fsdp2"}
     assert FSDPCriticConfig(fsdp=FSDPEngineConfig(), **rows).engine.ulysses_sequence_parallel_size == 1
-    assert (
-        FSDPActorConfig(fsdp_config=FSDPEngineConfig(), rollout_n=1, **rows).engine.ulysses_sequence_parallel_size == 2
-    )
+    actor = FSDPActorConfig(fsdp_config=FSDPEngineConfig(), rollout_n=1, **rows)
+    assert actor.engine.ulysses_sequence_parallel_size == 2
 
 
 def test_the_supported_values_are_verls_own() -> None:
@@ -187,10 +184,8 @@ def test_the_supported_values_are_verls_own() -> None:
     import turntree.agents.verl.episodes.advantages  # noqa: F401  # registers its own
 
     lacking = {"remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"}
-    assert (
-        takes("algorithm.adv_estimator")
-        == {str(getattr(name, "value", name)) for name in ADV_ESTIMATOR_REGISTRY} - lacking
-    )
+    known = {str(getattr(name, "value", name)) for name in ADV_ESTIMATOR_REGISTRY}
+    assert takes("algorithm.adv_estimator") == known - lacking
     assert takes("actor_rollout_ref.actor.policy_loss.loss_mode") == {*POLICY_LOSS_REGISTRY} - {"bypass_mode"}
     ones = torch.ones(1, 2)
     for name in takes("algorithm.kl_penalty"):

@@ -48,9 +48,8 @@ def test_a_fork_is_started_as_an_interpreter_would_be(forks: Forks, tmp_path: Pa
     for _ in range(2):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
         try:
-            client = forks.start(
-                table(__file__, "tells"), "a b", "c", cwd=tmp_path / "here", env={**os.environ, "MINE": "ü"}
-            )
+            inherited = {"cwd": tmp_path / "here", "env": {**os.environ, "MINE": "ü"}}
+            client = forks.start(table(__file__, "tells"), "a b", "c", **inherited)
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
         out, error = client.communicate("heard", timeout=patience(60))

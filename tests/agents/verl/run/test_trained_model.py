@@ -95,13 +95,10 @@ def test_what_verl_had_not_finished_is_a_half_even_with_all_its_files(run: Path)
     assert steps("runs/sums@all") == [2, 4]
     assert "the last checkpoint that verl completed is of step 4" in refused("runs/sums@10")
     finished(run, 1)
-    assert (
-        "runs/sums has no complete checkpoint: step 2: the last checkpoint that verl completed is of step 1"
-        in refused("runs/sums")
-    )
-    (
-        run / "checkpoints/latest_checkpointed_iteration.txt"
-    ).unlink()  # verl does not write it when it saves asynchronously
+    none = "runs/sums has no complete checkpoint: step 2: the last checkpoint that verl completed is of step 1"
+    assert refused("runs/sums").startswith(none)
+    # verl does not write the file when it saves asynchronously.
+    (run / "checkpoints/latest_checkpointed_iteration.txt").unlink()
     assert steps("runs/sums@all") == [2, 4, 10]
 
 
