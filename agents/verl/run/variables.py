@@ -21,7 +21,8 @@ from turntree.agents.verl.records.recording import RunFolder
 from turntree.envs.data.hub import hub_asked_once
 
 INIT = "ray_kwargs.ray_init"
-_HANDED = (
+#: variables that workers of a running cluster get through ``runtime_env``
+_PASSED_ON = (
     "PYTHONPATH",
     "TENSORBOARD_DIR",
     "TOKENIZERS_PARALLELISM",
@@ -36,7 +37,7 @@ _HANDED = (
 #: folders, made absolute, since verl's processes run in another folder than the caller
 _FOLDERS = ("TURNTREE_CACHE", "TURNTREE_DATA")
 #: arguments that ``ray.init`` refuses when it joins a cluster
-_OF_A_NEW_RAY = ("num_cpus", "num_gpus", "object_store_memory")
+_NEW_RAY_ONLY = ("num_cpus", "num_gpus", "object_store_memory")
 
 
 class ModelUnavailable(ConfigError):
@@ -101,13 +102,13 @@ def hub_variables(model: str) -> dict[str, str]:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
-        with hub_asked_once() as alone:
+        with hub_asked_once() as offline:  # why the Hub cannot be reached; ``None`` if it may answer
             if isinstance(try_to_load_from_cache(model, "config.json"), str):
-                return {} if alone is None else {"HF_HUB_OFFLINE": "1"}
-            if alone is None:
+                return {} if offline is None else {"HF_HUB_OFFLINE": "1"}
+            if offline is None:
                 hf_hub_download(model, "config.json")  # verl's processes would request it only minutes later
                 return {}
-            why = f"{alone}, and it is not in the cache"
+            why = f"{offline}, and it is not in the cache"
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
     raise ModelUnavailable(
@@ -119,9 +120,9 @@ def hub_variables(model: str) -> dict[str, str]:
 def fit_cluster(config: DictConfig, driver: Mapping[str, str]) -> None:
     """Configure a run to join a cluster: pass variables to its workers, drop what only a new Ray takes."""
     section = f"{INIT}.runtime_env.env_vars"
-    handed = {name: driver[name] for name in _HANDED if name in driver}
-    OmegaConf.update(config, section, {**handed, **(OmegaConf.select(config, section) or {})}, force_add=True)
-    for name in _OF_A_NEW_RAY:
+    passed_on = {name: driver[name] for name in _PASSED_ON if name in driver}
+    OmegaConf.update(config, section, {**passed_on, **(OmegaConf.select(config, section) or {})}, force_add=True)
+    for name in _NEW_RAY_ONLY:
         if OmegaConf.select(config, f"{INIT}.{name}") is not None:
             OmegaConf.update(config, f"{INIT}.{name}", None)
 
