@@ -175,7 +175,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--config", default="demo", help="a configuration of turntree.configs, or a YAML file")
     parser.add_argument("--model", help="directory or Hugging Face id; without it the demo's warm-started policy")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation, joined by +")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="options of speculation and reuse, joined by +")
     parser.add_argument("--engine", default="local", choices=["local", "vllm", "sglang"], help="the rollout engine")
     parser.add_argument("--device", default="cpu", help="torch device of the local engine")
     parser.add_argument("--epochs", type=int, default=6)
