@@ -108,7 +108,7 @@ def test_turns_of_the_last_epoch_are_used_again(trained: Training, request: pyte
     used, offered = ("run_ahead_promoted", "run_ahead_offered") if ahead else ("reuse_reused", "reuse_offered")
     for row in trained.metrics[1:]:
         assert 0 < row[f"turntree/{used}"] <= row[f"turntree/{offered}"]
-        assert ahead or row["turntree/reuse_turns"] <= PROMPTS * SAMPLES * 3
+        assert ahead or row["turntree/reuse_drafted_turns"] <= PROMPTS * SAMPLES * 3
     counted = {row["step"]: row["tokens_per_forward_pass"] for row in read_lines(trained.folder.engine)}
     logged = {step: row["turntree/tokens_per_forward_pass"] for step, row in enumerate(trained.metrics, start=1)}
     assert counted == pytest.approx({step: logged[step] for step in counted})

@@ -94,7 +94,7 @@ def test_the_second_epoch_drafts_from_and_begins_with_turns_of_the_first_and_ver
     assert abs(first.engine["exactness/exact_acceptance_z"]) < 5
     assert abs(first.engine["exactness/exact_entropy_z"]) < 5
     assert "exactness/trained_turns_entropy_z" in second.engine.keys() - first.engine.keys()
-    assert first.engine["reuse_turns"] == 0
+    assert first.engine["reuse_drafted_turns"] == 0
     assert 0 < second.engine["reuse_reused"] <= second.engine["reuse_offered"]
     assert trained.levels(1) == {"A"}
     turns = (turn.completion for record in trained.records(AGAIN).values() for turn in record.episode.turns)
