@@ -44,7 +44,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     target = path if through else path.resolve()
     folder = Path(tempfile.gettempdir()) if through else target.parent
     folder.mkdir(parents=True, exist_ok=True)
-    # Same folder, because a rename across file systems is not atomic.
+    # Next to the target, because a rename across file systems is not atomic.
     partial = folder / f".partial-{os.getpid()}-{path.name}"
     try:
         yield partial
@@ -84,9 +84,6 @@ def keep_apart(out: Path, read: Iterable[Any], *, folders: bool = True) -> None:
         read: Inputs: files, or folders (each file in them counts). Mappings and lists are searched for paths; values
             that name no existing file (a Hugging Face id, a number) are ignored.
         folders: Whether folders count.
-
-    Raises:
-        UsageError: If ``out`` is an input.
     """
     status = _status(out)
     for name in read:

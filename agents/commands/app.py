@@ -10,8 +10,7 @@ import typer
 from turntree.agents.commands.doctor import doctor_command
 from turntree.agents.commands.envs import attack_command, check_command, new_env_command, play_command
 from turntree.agents.commands.evaluating.bench import bench_command
-from turntree.agents.commands.evaluating.compare import compare_command
-from turntree.agents.commands.evaluating.evaluate import eval_command
+from turntree.agents.commands.evaluating.evaluate import compare_command, eval_command
 from turntree.agents.commands.export import export_command, sft_command
 from turntree.agents.commands.options import JsonOption
 from turntree.agents.commands.rewards import rescore_command, score_command

@@ -72,9 +72,6 @@ def write_env(name: str, folder: Path) -> Written:
     Args:
         name: ``WordGame`` or ``word_game``.
         folder: Created if it does not exist.
-
-    Raises:
-        NameTaken: If the name is not an identifier, shadows a Python module or keyword, or a file exists.
     """
     if not _NAME.fullmatch(name):
         raise NameTaken(f"expected a name like WordGame or word_game, got {name!r}")

@@ -158,12 +158,7 @@ class NamedModel(NamedTuple):
 
 
 def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
-    """Return the models of a command, several for ``RUN@all``; merges checkpoints or finds them in the cache.
-
-    Raises:
-        UsageError: If the model is named twice, or not at all.
-        CheckpointError: If a training has no such checkpoint, or it is incomplete.
-    """
+    """Return the models of a command, several for ``RUN@all``; merges checkpoints or finds them in the cache."""
     from turntree.agents.errors import UsageError
     from turntree.agents.verl.run.trained_model import merged, trained_models
 
@@ -181,11 +176,6 @@ def named_models(argument: str | None, option: str | None) -> list[NamedModel]:
 
 
 def named_model(argument: str | None, option: str | None) -> NamedModel:
-    """Return the single model of a command.
-
-    Raises:
-        UsageError: If several are named, and as ``named_models``.
-    """
     from turntree.agents.errors import UsageError
 
     if (argument or option or "").endswith("@all"):
@@ -200,9 +190,6 @@ def imported_turns(
 
     Args:
         tokenizer: The model's.
-
-    Raises:
-        UsageError: If no engine started here drafts from the store, or as ``given_store``.
     """
     from turntree.agents.engines.drafting.given_store import given_store
     from turntree.agents.engines.drafting.tokenizer_hash import hash_of

@@ -77,11 +77,7 @@ def rescore_command(
 
 
 def parse_rewards(words: Sequence[str]) -> dict[str, float]:
-    """Return weights by name from options such as ``answer`` and ``few_turns=0.1``.
-
-    Raises:
-        AgentError: If a weight is not a number, or a name is given twice.
-    """
+    """Return weights by name from options such as ``answer`` and ``few_turns=0.1``."""
     from turntree.agents.errors import AgentError
 
     rewards: dict[str, float] = {}

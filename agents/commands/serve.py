@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,13 @@ from turntree.agents.commands.options import (
     takes,
 )
 from turntree.agents.engines.engine_choice import EngineName
+
+if TYPE_CHECKING:
+    from turntree.agents.engines.engine_choice import EngineChoice
+    from turntree.agents.gateway.http.settings import GatewaySettings
+
+
+_RENDERED = 256  #: cached renderings; requests come from outside and may be large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +58,7 @@ class ServeOptions(PolicyOptions):
     ] = None
     max_sessions: Annotated[int, typer.Option(min=1, help="Live sessions at once.")] = 1024
     session_seconds: Annotated[float, typer.Option(min=1, help="Time after which an idle session ends.")] = 3600.0
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    speculate: Annotated[bool, typer.Option(help="Draft tokens from earlier turns.")] = True
     store: StoreOption = None
     max_stored_tokens: Annotated[
         int,
@@ -73,8 +80,9 @@ def serve_command(options: ServeOptions) -> None:
     from turntree.spec_tree import ForestConfig
 
     try:
+        # The server module imports every package of the extra.
+        import turntree.agents.gateway.http.server  # noqa: F401
         from turntree.agents.gateway.http.settings import GatewaySettings
-        from turntree.agents.gateway.serving import serve
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn", "h11"):
             raise
@@ -109,7 +117,7 @@ def serve_command(options: ServeOptions) -> None:
         speculate=speculate,
         forest=ForestConfig(max_tokens=stored, max_cold_tokens=10 * stored, import_turns=imports),
     )
-    if _event_loop()(serve(choice, checkpoint.tokenizer, settings, options.renderer_options())):
+    if _event_loop()(_serve(choice, checkpoint.tokenizer, settings, options.renderer_options())):
         # Exit status 130, as after any Ctrl-C.
         raise KeyboardInterrupt
 
@@ -124,3 +132,52 @@ def _event_loop() -> Callable[[Coroutine[Any, Any, bool]], bool]:
         # Not available on Windows.
         return asyncio.run
     return uvloop.run
+
+
+async def _serve(
+    choice: EngineChoice, tokenizer: Any, settings: GatewaySettings, options: Mapping[str, Any] | None = None
+) -> bool:
+    """Serve until SIGTERM or SIGINT.
+
+    Args:
+        options: Further arguments of ``Renderer``.
+
+    Returns:
+        Whether SIGINT stopped the server.
+    """
+    import gc
+    import sys
+
+    from turntree.agents.engines.engine_choice import open_engine
+    from turntree.agents.gateway.app import Gateway, make_app
+    from turntree.agents.gateway.http.server import listen, run
+    from turntree.agents.loop.renderer import Renderer
+    from turntree.agents.loop.thinking_budget import within_budget
+
+    renderer = Renderer(tokenizer, cached=_RENDERED, **(options or {}))
+    with listen(settings) as at:
+        host, port = at.getsockname()[:2]
+        async with open_engine(choice) as engine:
+            gateway = Gateway(within_budget(engine, renderer), renderer, settings, model_path=choice.model)
+
+            def close() -> None:
+                gateway.admission.closing = True
+
+            def ready() -> None:
+                shown = f"[{host}]" if ":" in host else host
+                sys.stdout.write(f"{settings.model} at http://{shown}:{port}/v1\n")
+                sys.stdout.flush()
+                if settings.api_key is None:
+                    sys.stderr.write(
+                        "turntree: no API key is set: every program on this machine can use the model, other machines "
+                        "cannot; set a key with --api-key or TURNTREE_API_KEY\n"
+                    )
+
+            try:
+                gc.collect()
+                # Otherwise each full collection scans the model and the libraries for 0.3 s.
+                gc.freeze()
+                return await run(make_app(gateway), settings, at, closing=close, ready=ready)
+            finally:
+                gc.unfreeze()
+                gateway.paths.close_all()

@@ -63,7 +63,7 @@ def view_command(
 
 def _watch(paths: list[Path], tokenizer: str | None, port: int, as_json: bool) -> None:
     from turntree.agents.errors import RecordError
-    from turntree.agents.viewer.live import LivePage, live_server
+    from turntree.agents.viewer.page import LivePage, live_server
     from turntree.agents.viewer.source import Source
 
     try:

@@ -41,9 +41,6 @@ def compare(
     Args:
         composition: Configuration of the run, whose folder holds episodes and weights.
         every: Distance between replayed steps; the first and the last are always included.
-
-    Raises:
-        FileNotFoundError: If the run recorded no episodes or no weights.
     """
     folder = RunFolder(Path(composition.settings.run_dir))
     steps = sorted(int(path.stem.removeprefix("step_")) for path in folder.root.glob("episodes/step_*.jsonl"))

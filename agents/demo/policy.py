@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyShape:
-    """Size of the model."""
-
     hidden: int = 128
     """Width of the residual stream."""
     layers: int = 3
@@ -35,11 +33,7 @@ class PolicyShape:
 def build_policy(
     shape: PolicyShape | None = None, *, seed: int = 0, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> LlamaForCausalLM:
-    """Create an untrained policy; torch's random state is restored.
-
-    Raises:
-        MissingExtra: If torch or transformers is not installed.
-    """
+    """Create an untrained policy; torch's random state is restored."""
     try:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM

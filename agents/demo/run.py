@@ -44,9 +44,6 @@ def main(
     Returns:
         Exit status: 0 if training finished and, with the tiny policy, both replays agree token for token. With a given
         model, differences are only reported: see ``differences``.
-
-    Raises:
-        ValueError: If ``steps`` or ``every`` is less than 1.
     """
     for name, value in (("steps", steps), ("every", every)):
         if value is not None and value < 1:

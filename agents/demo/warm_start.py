@@ -35,8 +35,6 @@ _SOURCES = ("tokenizer.py", "policy.py", "demonstrations.py", "muon.py", "warm_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart(FitSettings):
-    """Settings of a warm start."""
-
     model: str = ""
     """Folder or Hugging Face id of a model to copy and train; empty creates one of ``shape``."""
     env_kwargs: Mapping[str, Any] = field(default_factory=lambda: ENV_KWARGS)

@@ -34,10 +34,6 @@ def report_attack(
         luck: Fraction of tasks in which a random answer may be right.
         above: Sum of an episode's rewards above which the episode counts as paid.
         as_json: Whether to print JSON instead of the table.
-
-    Raises:
-        DataError: If the environment has no task, or fewer than it declares.
-        OSError: If ``out`` cannot be written.
     """
     logger = logging.getLogger("turntree.envs")
     level = logger.level

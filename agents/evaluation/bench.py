@@ -46,8 +46,8 @@ class Spent:
         return 1000 * self.drafting_seconds / self.passes if self.drafting_seconds is not None and self.passes else None
 
     def __add__(self, other: Spent) -> Spent:
-        def both(first: Any, two: Any) -> Any:
-            return None if first is None or two is None else first + two
+        def both(first: Any, second: Any) -> Any:
+            return None if first is None or second is None else first + second
 
         return Spent(
             tokens=self.tokens + other.tokens,

@@ -60,11 +60,7 @@ class Checkpoint:
 
 
 def check_weights(folder: Path) -> None:
-    """Check the headers of the safetensors files, which state each file's length.
-
-    Raises:
-        CheckpointError: If a file is truncated or not a safetensors file.
-    """
+    """Check the headers of the safetensors files, which state each file's length."""
     from safetensors import SafetensorError, safe_open
 
     for file in sorted(folder.glob("*.safetensors")):

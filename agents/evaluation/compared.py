@@ -87,11 +87,6 @@ class Comparison:
 
 
 def compare_files(before: FinishedEvaluation, after: FinishedEvaluation) -> Comparison:
-    """Compare two evaluations of the same tasks.
-
-    Raises:
-        UsageError: If environments, tasks or rewards differ, or the files share no task.
-    """
     where = f"{before.path} and {after.path}"
     names = list(dict.fromkeys([*before.settings, *after.settings])) if before.settings and after.settings else []
     settings = {name: (before.settings.get(name), after.settings.get(name)) for name in names}

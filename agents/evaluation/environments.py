@@ -21,9 +21,6 @@ def env_arguments(pairs: Sequence[str], *, data: str | None = None, tool_format:
 
     Args:
         pairs: ``KEY=VALUE``; values that parse as JSON are JSON.
-
-    Raises:
-        UsageError: If a pair does not have this form.
     """
     arguments: dict[str, Any] = {}
     for pair in pairs:
@@ -43,9 +40,6 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
 
     Args:
         arguments: Plain values by name; ``limits`` and ``simulated_user`` are mappings.
-
-    Raises:
-        UsageError: If the environment's module is not found, or it does not accept the arguments.
     """
     try:
         check_settings(env_id, arguments)
@@ -59,11 +53,6 @@ def env_maker(env_id: str, arguments: Mapping[str, Any]) -> functools.partial[En
 
 
 def checked_env(make_env: functools.partial[Env], env_id: str) -> Env:
-    """Create the environment.
-
-    Raises:
-        UsageError: If it does not accept the arguments.
-    """
     try:
         return contain(make_env)
     except TypeError as error:

@@ -54,8 +54,6 @@ def turn_drafts_of(episodes: Sequence[Episode], samples: int, seed: int) -> dict
 
 
 class Change(NamedTuple):
-    """An episode whose reward differs between the two policies."""
-
     task: str  #: task id
     sample: int
     before: float  #: reward of the first policy

@@ -56,12 +56,7 @@ class Planned:
 
 
 def plan(task: EvalTask) -> Planned:
-    """Create the environment once to check it, and size the evaluation.
-
-    Raises:
-        AgentError: If the environment or its arguments are unknown.
-        EnvError: If its tasks cannot be read.
-    """
+    """Create the environment once to check it, and size the evaluation."""
     make_env = env_maker(task.env, task.env_args)
     env = checked_env(make_env, task.env)
     wanted = task.count or (_ENDLESS if env.num_tasks is None else env.num_tasks)
@@ -91,9 +86,6 @@ def open_file(
     Args:
         out: The file, continued if it exists.
         played_by: Everything else that the episodes depend on; part of the file's identity.
-
-    Raises:
-        UsageError: If ``out`` holds episodes of other settings or data, or another process writes it.
     """
     task = planned.task
     # Tasks and samples may be added to a file later.

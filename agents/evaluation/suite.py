@@ -15,8 +15,6 @@ from turntree.agents.yaml_files import read_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTask:
-    """One evaluation."""
-
     env: str
     """Environment id."""
     name: str = ""
@@ -66,11 +64,6 @@ def nearest_suite(name: str) -> str:
 
 
 def read_suite(path: Path) -> list[EvalTask]:
-    """Return the evaluations of a suite.
-
-    Raises:
-        UsageError: If the file is not a suite, a key is unknown or a value has the wrong type.
-    """
     content = read_yaml(path)
     rows = content.get("suite") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not rows:

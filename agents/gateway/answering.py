@@ -22,8 +22,6 @@ Put = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Turns to sample for one request, and how to answer it."""
-
     answer: Answer
     requests: Sequence[TurnRequest]
     stream: bool
@@ -34,8 +32,6 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answering:
-    """Sample the turns of a plan and build the HTTP response."""
-
     engine: Engine
     metrics: Metrics
     seconds: float  #: time limit of a response

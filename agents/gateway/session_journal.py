@@ -30,7 +30,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Kept:
+class _JournalFile:
     path: Path
     numbers: dict[int, int] = field(default_factory=dict)  #: id(node) -> row of the turn in the file
 
@@ -46,7 +46,7 @@ class SessionJournal:
     def __init__(self, folder: Path, start: str, decode: Decode) -> None:
         self._folder, self._start, self._decode = folder / UNFINISHED, start, decode
         self._lock = OneWriter(self._folder / start)
-        self._kept: dict[str, _Kept] = {}
+        self._files: dict[str, _JournalFile] = {}
 
     def keep(self, session: Session) -> None:
         """Append the turns of a session that are not in its file yet.
@@ -55,21 +55,21 @@ class SessionJournal:
             OSError: If the turns cannot be written; the next call tries again.
         """
         name = f"{self._start}.{uuid.uuid4().hex}.turns"
-        on_turn = self._kept.setdefault(session.id, _Kept(path=self._folder / name))
-        numbers, rows = dict(on_turn.numbers), []
+        journal_file = self._files.setdefault(session.id, _JournalFile(path=self._folder / name))
+        numbers, rows = dict(journal_file.numbers), []
         for node in session.nodes[len(numbers) :]:
             parent = None if node.parent is None else numbers[id(node.parent)]
             numbers[id(node)] = len(numbers)
             rows.append(self._row(node, parent))
-        with on_turn.path.open("ab", buffering=0) as file:
+        with journal_file.path.open("ab", buffering=0) as file:
             append_lines(file, rows)
-        on_turn.numbers = numbers
+        journal_file.numbers = numbers
 
     def drop(self, session: Session) -> None:
-        if (on_turn := self._kept.pop(session.id, None)) is not None:
+        if (journal_file := self._files.pop(session.id, None)) is not None:
             # The session is recorded, so a leftover file does no harm.
             with suppress(OSError):
-                on_turn.path.unlink()
+                journal_file.path.unlink()
 
     def close(self) -> None:
         self._lock.close()

@@ -85,9 +85,6 @@ async def admitted(gateway: Gateway) -> AsyncIterator[str]:
 
     Args:
         gateway: Its API key must be unique.
-
-    Raises:
-        UsageError: If no address can be bound.
     """
     key = gateway.settings.api_key
     assert key is not None

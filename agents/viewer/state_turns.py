@@ -22,9 +22,6 @@ def state_turns(records: Iterable[Record], *, task: str | None, turn: int) -> St
     Args:
         task: Task id; ``None`` takes the first task.
         turn: From 0.
-
-    Raises:
-        RecordError: If there is no such task or turn.
     """
     by_prompt: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     seen: dict[str, None] = {}

@@ -69,10 +69,6 @@ def export_trace(run: Path, *, vocab: int | None = None, steps: int | None = Non
         run: Run folder, or one episode file.
         vocab: Vocabulary size of the policy; defaults to the largest token id plus one.
         steps: Number of training steps to read, from the first.
-
-    Raises:
-        RecordError: If there are no episodes, a line is damaged, or it lacks the labels of a training run.
-        ValueError: If ``vocab`` does not exceed every token id.
     """
     states: dict[tuple[str, tuple[int, ...]], int] = {}
     tasks: list[str] = []

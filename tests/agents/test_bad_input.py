@@ -57,13 +57,13 @@ def run(turntree: Callable[..., Said], place: Path, tiny_model: Path) -> Run:
 def refused(run: Run, place: Path) -> Run:
     def refuse(words: Sequence[str]) -> Said:
         before = files(place)
-        said = run(words)
-        assert said.status == 2, said.err
-        lines = [line for line in said.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
-        assert len(lines) == 1, said.err
-        assert lines[0].startswith("turntree: "), said.err
+        result = run(words)
+        assert result.status == 2, result.err
+        lines = [line for line in result.err.splitlines() if line and not line.lstrip().startswith("Loading weights")]
+        assert len(lines) == 1, result.err
+        assert lines[0].startswith("turntree: "), result.err
         assert files(place) == before
-        return said
+        return result
 
     return refuse
 
@@ -135,9 +135,9 @@ INTERRUPTIBLE = ["score", "rescore", "export", "parquet", "view", "new env", "ev
 def test_a_command_that_is_interrupted_leaves_nothing_behind(run, place, writer, monkeypatch):
     before = files(place)
     monkeypatch.setattr(Path, "replace", INTERRUPTED)  # the last moment: everything is written, nothing in its place
-    said = run((*WRITERS[writer], str(place / "new")))
-    assert said.status == 130
-    assert "Traceback" not in said.err
+    result = run((*WRITERS[writer], str(place / "new")))
+    assert result.status == 130
+    assert "Traceback" not in result.err
     assert files(place) == before
 
 
@@ -177,8 +177,8 @@ def test_an_interrupted_evaluation_has_whole_lines_and_resumes(run: Run, place: 
     lines = out.read_bytes().splitlines(keepends=True)
     assert all(line.endswith(b"\n") and json.loads(line)["episode"] for line in lines)
     assert f"interrupted: {len(lines)} of 1000000 episodes in {out}; run the same command again to resume" in err
-    said = run((*words, "-n", str(len(lines) + 2)))
-    assert said.status == 0, said.err
+    result = run((*words, "-n", str(len(lines) + 2)))
+    assert result.status == 0, result.err
     assert out.read_bytes().startswith(b"".join(lines))
     assert len(out.read_bytes().splitlines()) >= len(lines) + 2
 

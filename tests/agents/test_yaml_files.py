@@ -10,7 +10,7 @@ MERGES = "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{', '.join([f'*{chr(97 +
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: &a [1]\n" + BOMB, r"line \d: .*more than 50,000 values"),
         ("a: &a {x: 1}\n" + MERGES, r"line \d: .*more than 50,000 values"),
@@ -29,10 +29,10 @@ MERGES = "".join(f"{chr(98 + n)}: &{chr(98 + n)} {{<<: [{', '.join([f'*{chr(97 +
         ("a: 1\n" * 300_000, "more than 1,048,576 bytes"),
     ],
 )
-def test_yaml_beyond_the_limits_is_one_line_with_its_position(tmp_path: Path, text: str, said: str) -> None:
+def test_yaml_beyond_the_limits_is_one_line_with_its_position(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    with pytest.raises((UsageError, OSError), match=rf"^[^\n]*config\.yaml[^\n]*{said}[^\n]{{,200}}$"):
+    with pytest.raises((UsageError, OSError), match=rf"^[^\n]*config\.yaml[^\n]*{expected}[^\n]{{,200}}$"):
         read_yaml(path)
 
 

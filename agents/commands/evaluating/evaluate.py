@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,7 @@ import typer
 
 from turntree.agents.commands.options import (
     MODELS,
+    JsonOption,
     NamedModel,
     StoreOption,
     TaskOptions,
@@ -65,7 +67,7 @@ class EvalOptions(TaskOptions):
         float | None, typer.Option(min=0.0, help="Sampling temperature; default: 0 (greedy), or the suite's.")
     ] = None
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens per turn; default: 256, or the suite's.")] = None
-    speculate: Annotated[bool, typer.Option(help="Draft turns from earlier ones.")] = True
+    speculate: Annotated[bool, typer.Option(help="Draft tokens from earlier turns.")] = True
     store: StoreOption = None
     out: Annotated[
         Path | None,
@@ -319,3 +321,31 @@ def _show(options: EvalOptions, results: Sequence[EvalResult], paired: Sequence[
         print_result(result)
     for comparison in paired:
         print_difference(f"{models.second and models.second.name} against {models.firsts[0].name}", comparison)
+
+
+def compare_command(
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help="Episode file of the first policy (`turntree eval --out`).")
+    ],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Episode file of the second policy, same tasks.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two finished evaluations task by task: the difference, its interval, and changed episodes.
+
+    Example: turntree compare before.jsonl after.jsonl
+    """
+    from rich.console import Console
+
+    from turntree.agents.evaluation.compared import FinishedEvaluation, compare_files
+    from turntree.agents.evaluation.table import print_difference
+    from turntree.agents.files import json_value
+
+    first, second = FinishedEvaluation.read(before), FinishedEvaluation.read(after)
+    found = compare_files(first, second)
+    console = Console()
+    if as_json:
+        console.print_json(json.dumps(json_value(found.figures())))
+        return
+    print_difference(f"{second.model} against {first.model}", found.paired)
+    for line in found.notes:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

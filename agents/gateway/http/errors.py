@@ -117,7 +117,6 @@ def internal_error(what: str) -> ApiError:
 
 
 def field_error(errors: Iterable[Any], fields: Iterable[str]) -> ApiError:
-    """Turn the first of pydantic's errors into a refusal."""
     error = next(iter(errors))
     param = ".".join(map(str, error["loc"])) or None
     if error["type"] == "extra_forbidden":

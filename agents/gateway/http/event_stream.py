@@ -25,8 +25,6 @@ def data_line(event: Mapping[str, Any]) -> bytes:
 
 
 class Dialect(NamedTuple):
-    """How an API writes streams and refusals."""
-
     event: Callable[[Mapping[str, Any]], bytes]  #: encodes an event
     end: bytes  #: bytes after the last event
     refusal: Callable[[ApiError], dict[str, Any]]  #: body of a refusal, or the error event of a stream

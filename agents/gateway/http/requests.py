@@ -87,11 +87,7 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
 
 
 async def cancel_if_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of ``work``, which is cancelled if the client disconnects.
-
-    Raises:
-        ClientGone: If the client disconnected.
-    """
+    """Return the result of ``work``, which is cancelled if the client disconnects."""
     task, gone = asyncio.current_task(), asyncio.ensure_future(_gone(receive))
     assert task is not None, "called in a task"
 

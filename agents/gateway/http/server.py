@@ -106,11 +106,6 @@ class _Server(uvicorn.Server):
 
 
 def listen(settings: GatewaySettings) -> socket.socket:
-    """Return a socket bound to the address of the settings.
-
-    Raises:
-        UsageError: If the address cannot be bound, or needs an API key.
-    """
     try:
         listener = socket.create_server(
             (settings.host, settings.port),

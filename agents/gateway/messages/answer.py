@@ -38,8 +38,6 @@ ANTHROPIC = Dialect(event=_named, end=b"", refusal=_refusal)  #: events have nam
 
 
 class MessageAnswer:
-    """The response to one Messages request."""
-
     dialect = ANTHROPIC
 
     def __init__(self, model: str, choice: ChatChoice, *, prompt: int, most: int) -> None:

@@ -55,7 +55,7 @@ def asked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_run_ends_in_a_comparison_a_table_and_its_page(asked, model, tmp_path, capsys):
     out = tmp_path / "out, of 'order'"
     assert run.main(model=str(model), steps=3, out=out, seed=7, every=2) == 0
-    assert "forward passes of a step that was played again" in (out / "view.html").read_text()
+    assert "forward passes of replayed steps" in (out / "view.html").read_text()
     printed = capsys.readouterr().out
     assert "success rate" in printed
     assert "12 of 12" in printed

@@ -65,10 +65,10 @@ def test_a_second_run_finds_the_policy_in_the_cache(cache, monkeypatch):
 
 
 def test_steps_are_reported_while_a_policy_is_trained_and_not_if_cached(cache):
-    told = []
+    output = []
     for _ in range(2):
-        warm_started_policy(TINY, on_step=lambda step, loss: told.append(step))
-    assert told == list(range(1, TINY.steps + 1))
+        warm_started_policy(TINY, on_step=lambda step, loss: output.append(step))
+    assert output == list(range(1, TINY.steps + 1))
 
 
 @pytest.fixture

@@ -51,8 +51,8 @@ def test_the_ratio_has_the_interval_of_students_t_of_its_logarithm() -> None:
 
 
 def test_without_accepted_drafts_the_ratio_is_reported_as_noise() -> None:
-    told = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
-    assert told[1].startswith("drafts did not help: 1.00 tokens per forward pass with drafts and 1.00 without")
+    output = ratio_in_words(epochs_of(1.30, 1.31, passes=100))
+    assert output[1].startswith("drafts did not help: 1.00 tokens per forward pass with drafts and 1.00 without")
     assert len(ratio_in_words(epochs_of(1.30, 1.31, passes=98))) == 1
 
 
@@ -126,5 +126,5 @@ def test_the_command_prints_a_table_and_writes_what_makes_it_again(turntree, tin
         rates = [epoch[way]["tokens"] / epoch[way]["seconds"] for way in ("with", "without")]
         assert epoch["ratio"] == pytest.approx(rates[0] / rates[1])
         assert epoch["without"]["tokens_per_forward_pass"] == 1.0
-    told = turntree(*shlex.split(written["command"])[1:], "--json").json
-    assert (told["settings"], told["command"]) == (written["settings"], written["command"])
+    output = turntree(*shlex.split(written["command"])[1:], "--json").json
+    assert (output["settings"], output["command"]) == (written["settings"], written["command"])

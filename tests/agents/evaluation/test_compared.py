@@ -70,7 +70,7 @@ def test_differing_settings_are_reported_and_other_seeds_warned_of(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("change", "episode", "said"),
+    ("change", "episode", "expected"),
     [
         ({}, {"env_id": "other"}, "different environments, e and other"),
         ({"reward": ["few_turns"]}, {}, r"different rewards \(reward \[\] and \['few_turns'\]\)"),
@@ -78,10 +78,10 @@ def test_differing_settings_are_reported_and_other_seeds_warned_of(tmp_path: Pat
     ],
 )
 def test_other_environments_and_other_rewards_are_refused(
-    tmp_path: Path, change: dict[str, Any], episode: dict[str, Any], said: str
+    tmp_path: Path, change: dict[str, Any], episode: dict[str, Any], expected: str
 ) -> None:
     before = write(tmp_path / "a.jsonl", {0: [0]})
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=expected):
         compare_files(before, write(tmp_path / "b.jsonl", {0: [0]}, change=change, **episode))
 
 
@@ -122,14 +122,14 @@ def test_only_files_of_one_evaluation_are_read(turntree: Any, tmp_path: Path) ->
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_bytes(whole.read_bytes() + write(tmp_path / "b.jsonl", {1: [0]}, change={"seed": 1}).path.read_bytes())
     (tmp_path / "empty.jsonl").touch()
-    said = {
+    expected = {
         "training.jsonl": "is not an evaluation",
         "mixed.jsonl": "contains 2 evaluations",
         "empty.jsonl": "contains no episode",
         ".": "is a folder",
         "none.jsonl": "none.jsonl",
     }
-    for name, why in said.items():
-        told = turntree("compare", whole, tmp_path / name)
-        assert (told.status, why in told.err) == (2, True), told
+    for name, why in expected.items():
+        output = turntree("compare", whole, tmp_path / name)
+        assert (output.status, why in output.err) == (2, True), output
     assert turntree("compare", whole, whole).status == 0

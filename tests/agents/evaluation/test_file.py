@@ -33,8 +33,8 @@ def test_episodes_on_other_data_are_refused(turntree: Any, tiny_model: Path, tmp
     assert turntree(*words).status == 0
     before = out.read_bytes()
     write_rows(path, [*ROWS[:2], {**ROWS[2], "answer": "5"}])
-    said = turntree(*words)
-    assert (said.status, "other settings or data" in said.err, out.read_bytes()) == (2, True, before)
+    result = turntree(*words)
+    assert (result.status, "other settings or data" in result.err, out.read_bytes()) == (2, True, before)
 
 
 def test_two_writers_exclude_each_other_and_the_refusal_names_the_holder(tmp_path: Path) -> None:

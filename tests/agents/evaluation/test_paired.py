@@ -51,15 +51,15 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
     # The second policy is the first one, and the first one at another temperature.
     words = ["eval", "turntree/Arithmetic-v0", "--model", tiny_model, "-n", 3, "--samples", 2, "--max-tokens", 12]
     words += ["--no-speculate"]
-    told = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
-    assert told[2]["pairs equal token for token"] == 6
-    assert (told[2]["difference"]["value"], told[2]["changed"]) == (0.0, [])
+    output = turntree(*words, "--temperature", 1, "--against", tiny_model, "--out", tmp_path / "a.jsonl", "--json").json
+    assert output[2]["pairs equal token for token"] == 6
+    assert (output[2]["difference"]["value"], output[2]["changed"]) == (0.0, [])
     files = turntree("compare", tmp_path / "a.jsonl", tmp_path / "a.against.jsonl", "--json").json
-    assert {name: files[name] for name in told[2]} == told[2], "what the files have is what was played"
+    assert {name: files[name] for name in output[2]} == output[2], "what the files have is what was played"
     assert (files["pairs"], files["settings that differ"]) == (6, {})
-    first, second = told[2]["forward passes"]
+    first, second = output[2]["forward passes"]
     assert second < first / 2
-    assert first == told[2]["tokens"][0], "the control: without a draft each token is a pass"
+    assert first == output[2]["tokens"][0], "the control: without a draft each token is a pass"
     hot = [*words, "--temperature", 1, "--against-temperature", 1.5, "--out", tmp_path / "b.jsonl"]
     assert turntree(*hot).status == 0
     assert turntree(*words, "--temperature", 1.5, "--out", tmp_path / "alone.jsonl").status == 0
@@ -72,11 +72,13 @@ def test_a_second_policy_is_sampled_as_alone_in_fewer_passes(turntree: Any, tiny
 
 def test_every_checkpoint_of_a_run_is_no_second_model(turntree: Any, tiny_model: Path) -> None:
     for words in (("--model", "RUN@all", "--against", tiny_model), ("--model", tiny_model, "--against", "RUN@all")):
-        said = turntree("eval", "turntree/Arithmetic-v0", *words)
-        assert (said.status, "name RUN@STEP, not RUN@all" in said.err) == (2, True)
+        result = turntree("eval", "turntree/Arithmetic-v0", *words)
+        assert (result.status, "name RUN@STEP, not RUN@all" in result.err) == (2, True)
     assert "expected one: RUN@STEP" in turntree("bench", "RUN@all", "turntree/Arithmetic-v0").err
 
 
 def test_a_chat_server_has_no_noise_to_share(turntree: Any) -> None:
-    said = turntree("eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x")
-    assert (said.status, "noise cannot be shared" in said.err) == (2, True)
+    result = turntree(
+        "eval", "turntree/Arithmetic-v0", "--engine", "openai", "--base-url", "http://h", "--against", "x"
+    )
+    assert (result.status, "noise cannot be shared" in result.err) == (2, True)

@@ -117,14 +117,14 @@ def test_completions_take_texts_and_token_ids(served: Served, engine: SpokenEngi
     assert list(engine.asked[-1].prompt_ids) == ids
 
 
-@pytest.mark.parametrize(("fields", "param", "said"), table(__file__, "refused"))
-def test_unsupported_fields_are_refused_by_name(served: Served, fields, param, said):
+@pytest.mark.parametrize(("fields", "param", "expected"), table(__file__, "refused"))
+def test_unsupported_fields_are_refused_by_name(served: Served, fields, param, expected):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], **fields}
     answer = served.client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == param
-    assert said in error["message"]
+    assert expected in error["message"]
     assert error["type"] == "invalid_request_error"
 
 
@@ -230,8 +230,8 @@ def test_a_call_without_arguments_is_read_however_it_is_written(served: Served, 
     (call,) = first.json()["choices"][0]["message"]["tool_calls"]
     call["function"]["arguments"] = arguments
     said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    told = {"role": "tool", "tool_call_id": call["id"], "content": "?"}
-    second = served.chat("x", said, told, tools=[CALCULATOR])
+    output = {"role": "tool", "tool_call_id": call["id"], "content": "?"}
+    second = served.chat("x", said, output, tools=[CALCULATOR])
     assert second.headers["x-session-id"] == first.headers["x-session-id"]
 
 

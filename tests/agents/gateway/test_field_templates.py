@@ -17,8 +17,8 @@ def test_the_id_of_a_call_fits_the_template_and_is_taken_back() -> None:
     call = parser.format_call(ToolCall(name="calculator", arguments={"expression": "6*7"}))
     engine = SpokenEngine(renderer.tokenizer, say=lambda prompt: "42" if "42" in prompt else call)
     with gateway_at(engine, renderer, max_context=900) as served:
-        said = served.chat(ASKED, tools=[TOOL]).json()["choices"][0]["message"]
-        (made,) = said["tool_calls"]
+        result = served.chat(ASKED, tools=[TOOL]).json()["choices"][0]["message"]
+        (made,) = result["tool_calls"]
         for given in (made["id"], "call_8f0e1d2c3b4a", ""):
             again = {"role": "assistant", "content": None, "tool_calls": [{**made, "id": given}]}
             answer = {"role": "tool", "content": "42", "tool_call_id": given}

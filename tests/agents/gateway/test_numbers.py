@@ -57,9 +57,9 @@ def ask(served: Served, kind: Any, field: str = "", value: Any = None, **fields:
     body = BODIES[kind] | fields
     if field == "max_completion_tokens":
         del body["max_tokens"]
-    told = json.dumps({**body, **({field: HELD.get(field, "VALUE")} if field else {})})
+    output = json.dumps({**body, **({field: HELD.get(field, "VALUE")} if field else {})})
     path = PATHS.get(kind, "/v1/sessions/nobodys/reward")
-    return served.client.post(path, content=told.replace('"VALUE"', str(value)).encode())
+    return served.client.post(path, content=output.replace('"VALUE"', str(value)).encode())
 
 
 HELD: dict[str, Any] = {
@@ -76,7 +76,7 @@ def numeric(kind: Any) -> set[str]:
     numbers = ('"number"', '"integer"')
     nested = json.dumps(schema.get("$defs", {}))
     assert not any(one in nested for one in numbers)
-    return {name for name, told in schema["properties"].items() if any(one in json.dumps(told) for one in numbers)}
+    return {name for name, output in schema["properties"].items() if any(one in json.dumps(output) for one in numbers)}
 
 
 @pytest.mark.parametrize("kind", RANGES)
@@ -87,11 +87,11 @@ def test_every_number_has_a_range_and_its_refusal_states_it(served: Served, kind
         between = (low - 1, high + 1, 0.5) if whole else (low - 1e-9, high * 1.01)
         for value in (*between, *NONE):
             answer = ask(served, kind, field, value)
-            told = str(answer.json()["error"])
-            assert answer.status_code == 400, (field, value, told)
-            if "out of range at line" not in told:  # JSON's own reader gives up
-                assert field in told
-                assert f"from {low} to {high}, " in told, (field, value, told)
+            output = str(answer.json()["error"])
+            assert answer.status_code == 400, (field, value, output)
+            if "out of range at line" not in output:  # JSON's own reader gives up
+                assert field in output
+                assert f"from {low} to {high}, " in output, (field, value, output)
 
 
 def said(answer: Any) -> list[Any]:

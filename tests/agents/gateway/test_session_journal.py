@@ -56,8 +56,8 @@ def branched(served: Served, engine: SpokenEngine) -> None:
     called = served.chat(user("a"), said(first), user("b 🙂"), tools=[TOOL])
     engine.say = lambda prompt: "It is noon."
     (call,) = said(called)["tool_calls"]
-    told = {"role": "tool", "tool_call_id": call["id"], "content": "12:00"}
-    dialogue = [user("a"), said(first), user("b 🙂"), said(called), told]
+    output = {"role": "tool", "tool_call_id": call["id"], "content": "12:00"}
+    dialogue = [user("a"), said(first), user("b 🙂"), said(called), output]
     served.chat(*dialogue, tools=[TOOL], n=2)
     served.chat(user("a"), said(first), user("something else"), tools=[TOOL])
     served.chat(user("c"), headers={"X-Session-Id": "x"})

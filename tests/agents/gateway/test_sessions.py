@@ -412,8 +412,8 @@ def test_recorded_sessions_are_viewed_rescored_and_exported(turntree, tiny_model
             scored(served, session_of(answer), reward=seed / 2)
     assert turntree("view", run_folder, "--out", run_folder / "page.html").status == 0
     assert (run_folder / "page.html").stat().st_size > 1000
-    told = turntree("rescore", run_folder, "--reward", "few_turns")
-    assert told.status == 0, told.err
+    output = turntree("rescore", run_folder, "--reward", "few_turns")
+    assert output.status == 0, output.err
     exported = turntree("export", run_folder)
     assert exported.status == 0, exported.err
     assert "3 episodes of 1 states" in exported.out
@@ -441,9 +441,9 @@ def called(served: Served, engine: SpokenEngine, sampled: str, arguments: str) -
     for _ in range(2):
         message = said(served.chat(*messages, tools=[TOOL]))
         (call,) = message["tool_calls"]
-        told = {"role": "tool", "tool_call_id": call["id"], "content": "46"}
+        output = {"role": "tool", "tool_call_id": call["id"], "content": "46"}
         written = {**call, "function": {"name": "calculator", "arguments": arguments}}
-        messages += [{"role": "assistant", "content": "", "tool_calls": [written]}, told]
+        messages += [{"role": "assistant", "content": "", "tool_calls": [written]}, output]
     return session_of(served.chat(*messages, tools=[TOOL]))
 
 

@@ -75,8 +75,8 @@ async def test_a_program_is_an_episode_with_the_tokens_as_sampled(engine, render
     assert episode.task.metadata[PROGRAM_ANSWER] == gold()
     asked = [request.prompt_ids for request in engine.asked]
     assert asked == [turn.prompt_ids for turn in episode.turns]
-    said = episode.turns[0].completion.token_ids
-    assert asked[1][: len(asked[0]) + len(said)] == asked[0] + said
+    sampled = episode.turns[0].completion.token_ids
+    assert asked[1][: len(asked[0]) + len(sampled)] == asked[0] + sampled
     assert [request.state for request in engine.asked] == dialogue_states(episode)
     assert sum(TokenView.of(episode).mask) == sum(len(turn.completion.token_ids) for turn in episode.turns)
 
@@ -141,13 +141,13 @@ BY_ITSELF = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "stop", "turns", "said"), BY_ITSELF)
-async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, renderer, fields, stop, turns, said):
+@pytest.mark.parametrize(("fields", "stop", "turns", "expected"), BY_ITSELF)
+async def test_what_a_program_causes_by_itself_is_0_and_never_masked(engine, renderer, fields, stop, turns, expected):
     episode = await play(engine, renderer, **fields)
     assert (episode.stop_reason, episode.reward, episode.masked) == (stop, 0.0, False)
     assert len(episode.turns) == turns
-    assert said in episode.task.metadata[PROGRAM_ERROR]
-    assert said in program_error(episode)
+    assert expected in episode.task.metadata[PROGRAM_ERROR]
+    assert expected in program_error(episode)
     assert all(status in (404, 405) for status in programs.ANSWERS)
     output = to_output(episode, weights_version=0, filler_id=0)
     assert (output.reward_score, output.masked) == (0.0, False)
@@ -327,7 +327,7 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({}, "expected either program=MODULE:NAME or command"),
         ({"program": "gone"}, "got 'programs:gone'"),
@@ -336,7 +336,7 @@ async def test_a_real_engine_plays_the_same_program_twice_alike(tiny_model: Path
         ({"command": ""}, "command is empty"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(Exception, match=said) as error:
+def test_bad_input_is_refused_in_one_line(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(Exception, match=expected) as error:
         env(**{"seconds": 60, **fields})
     assert "\n" not in str(error.value)

@@ -152,7 +152,7 @@ def test_eval_plays_a_server_and_counts_no_tokens(turntree: Any, tmp_path: Path)
         assert "0.667 (2 of 3)" in shown
         assert "unknown: the server returns only text" in shown
         assert "forward pass" not in shown
-        assert "| not known |" in table.read_text()
+        assert "| unknown |" in table.read_text()
         asked = len(there.asked)
         status, shown, err = turntree(*words, "--out", out, "--json")
         assert len(there.asked) == asked, "what the file holds is not played again"

@@ -11,7 +11,7 @@ from viewed_run import HOSTILE, write_run
 
 from turntree.agents.loop.renderer import Renderer
 from turntree.agents.viewer import view
-from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.page import LivePage, live_server
 from turntree.agents.viewer.source import Source
 
 pytestmark = pytest.mark.site

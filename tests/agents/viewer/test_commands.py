@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from turntree.agents.viewer.live import LivePage, live_server
+from turntree.agents.viewer.page import LivePage, live_server
 
 
 def columns(page: str) -> Any:
@@ -55,16 +55,16 @@ def test_a_served_page_answers_this_machine_alone_and_nothing_else_of_the_folder
 def test_two_runs_are_one_page_with_the_same_tasks_side_by_side(run: Path, turntree: Any, tmp_path: Path) -> None:
     other = tmp_path / "other.jsonl"
     other.write_bytes(sorted(run.glob("episodes/*.jsonl"))[0].read_bytes())
-    told = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
+    output = turntree("view", run, other, "--out", tmp_path / "both.html", "--json").json
     page = (tmp_path / "both.html").read_text()
-    assert (told["episodes"], "run and other.jsonl" in page) == (50, True)
+    assert (output["episodes"], "run and other.jsonl" in page) == (50, True)
     assert columns(page)["run"] == [0] * 40 + [1] * 10
     assert turntree("view", run, other, "--out", other).status == 2, "what is read is not written over"
 
 
 def test_view_writes_the_page_into_the_folder_of_the_run_and_reads_tokens_with_a_tokenizer(run, turntree, tiny_model):
-    told = turntree("view", run, "--json").json
-    assert told == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
+    output = turntree("view", run, "--json").json
+    assert output == {"page": str(run / "view.html"), "episodes": 40, "token_texts": False}
     assert (run / "view.html").stat().st_size > 10_000
     assert turntree("view", run, "--json", "--tokenizer", tiny_model).json["token_texts"]
 
@@ -97,7 +97,7 @@ def test_a_tokenizer_of_an_unreachable_hub_is_refused_in_one_line(turntree, run,
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    said = turntree("view", run, "--tokenizer", "nobody/nothing")
-    assert said.status == 2
-    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in said.err
-    assert said.err.count("\n") == 1
+    result = turntree("view", run, "--tokenizer", "nobody/nothing")
+    assert result.status == 2
+    assert "cannot be reached (127.0.0.1: Connection refused), and it is not in the cache" in result.err
+    assert result.err.count("\n") == 1

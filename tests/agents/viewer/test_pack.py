@@ -24,10 +24,10 @@ async def test_columns_and_chunks_hold_every_episode_in_order(renderer: Renderer
     assert packed.columns["outcome"][:4] == ["solved", "not solved", "not solved", "failure"]
     assert {len(column) for column in packed.columns.values()} == {len(records)}
     last = unpack(packed.chunks[2])[2]
-    said = records[-1].episode.turns[0]
-    assert last["turns"][0]["ids"] == list(said.completion.token_ids)
-    assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in said.completion.accepted)
-    assert last["turns"][0]["levels"] == said.completion.levels
+    result = records[-1].episode.turns[0]
+    assert last["turns"][0]["ids"] == list(result.completion.token_ids)
+    assert last["turns"][0]["accepted"] == "".join("01"[flag] for flag in result.completion.accepted)
+    assert last["turns"][0]["levels"] == result.completion.levels
 
 
 def test_turns_that_a_limit_of_tokens_cut_are_counted(source: Source) -> None:

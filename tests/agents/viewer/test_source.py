@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from turntree.agents.errors import RecordError
-from turntree.agents.viewer.curves import curves
+from turntree.agents.viewer.chart import curves
 from turntree.agents.viewer.source import Source
 from turntree.agents.viewer.state_turns import state_turns
 

@@ -33,7 +33,7 @@ def streamed(client: Any, seen: list[str], **asked: Any) -> Any:
 
 def played(client: Any, ask: Any, seen: list[str]) -> tuple[list[Any], list[Any]]:
     messages: list[Any] = [{"role": "user", "content": question(4)}]
-    said = []
+    result = []
     while True:
         asked = {"model": MODEL, "max_tokens": 200, "system": "Use the tools.", "messages": messages, "tools": TOOLS}
         message = ask(client, seen, **asked)
@@ -41,11 +41,11 @@ def played(client: Any, ask: Any, seen: list[str]) -> tuple[list[Any], list[Any]
         assert message.usage.input_tokens + message.usage.cache_read_input_tokens == counted.input_tokens
         assert message.usage.output_tokens > 0
         blocks = [block.model_dump(include={"type", "text", "name", "input"}) for block in message.content]
-        said.append((blocks, message.stop_reason))
+        result.append((blocks, message.stop_reason))
         messages.append({"role": "assistant", "content": message.content})
         uses = [block for block in message.content if block.type == "tool_use"]
         if not uses:
-            return messages, said
+            return messages, result
         results = [
             {"type": "tool_result", "tool_use_id": use.id, "content": str(DO[use.name](**use.input))} for use in uses
         ]
@@ -59,13 +59,13 @@ def test_a_dialogue_with_calls_is_the_same_in_a_stream_and_one_row(tmp_path: Pat
     with spoken_server(tmp_path) as server:
         base = server.url.removesuffix("/v1")
         with anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as client:
-            _, said = played(client, whole, seen)
+            _, result = played(client, whole, seen)
             _, again = played(client, streamed, seen)
             refused(client)
         server.end()
-    assert said == again
-    assert [reason for _, reason in said] == ["tool_use", "tool_use", "end_turn"]
-    assert said[-1][0][-1]["text"].endswith(f"#### {gold(4)}")
+    assert result == again
+    assert [reason for _, reason in result] == ["tool_use", "tool_use", "end_turn"]
+    assert result[-1][0][-1]["text"].endswith(f"#### {gold(4)}")
     kinds = {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"}
     assert {*kinds, "message_stop", "input_json"} <= {*seen}
     (file,) = (server.record / "episodes").iterdir()

@@ -65,7 +65,7 @@ def tokens_of(content: Any) -> list[tuple[str, tuple[int, ...]]]:
 def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], int]:
     ask = in_pieces if number % 2 else whole
     messages: list[Any] = []
-    said, accepted = [], 0
+    result, accepted = [], 0
     for turn in range(TURNS):
         messages.append({"role": "user", "content": f"{number % 10} and {turn}?"})
         choices, usage = ask(client, messages, temperature=temperature, seed=number % 10, **fields_of(number))
@@ -75,9 +75,9 @@ def dialogue(client: Any, number: int, temperature: float) -> tuple[list[Any], i
         if turn:
             assert usage.prompt_tokens_details.cached_tokens > 0
         accepted += usage.completion_tokens_details.accepted_prediction_tokens
-        said.append(choices)
+        result.append(choices)
         messages.append({"role": "assistant", "content": choices[0][0]})
-    return said, accepted
+    return result, accepted
 
 
 def test_dialogues_with_and_without_drafts_are_equal_token_for_token(tiny_model: Path, tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_calls_are_read_from_a_stream_and_answered(tmp_path: Path) -> None:
         names = []
         while True:
             with client.chat.completions.stream(model=MODEL, messages=messages, tools=TOOLS) as stream:
-                said = stream.get_final_completion().choices[0].message
-            messages.append(said.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
-            if not said.tool_calls:
+                result = stream.get_final_completion().choices[0].message
+            messages.append(result.model_dump(exclude_none=True, include={"role", "content", "tool_calls"}))
+            if not result.tool_calls:
                 break
-            for call in said.tool_calls:
+            for call in result.tool_calls:
                 names.append(call.function.name)
                 answer = do[call.function.name](**json.loads(call.function.arguments))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": str(answer)})
         assert names == ["multiply", "add"]
-        assert said.content.endswith(f"#### {gold(4)}")
+        assert result.content.endswith(f"#### {gold(4)}")

@@ -67,15 +67,15 @@ def play(url: str, numbers: list[int], folder: Path) -> list[str]:
 
 def test_an_agent_with_two_tools_is_one_session_and_one_episode_a_dialogue(tmp_path: Path) -> None:
     with spoken_server(tmp_path) as server:
-        said = play(server.url, [0, 1, 2, 3], tmp_path)
+        result = play(server.url, [0, 1, 2, 3], tmp_path)
         server.end()
-    assert [text.rsplit("#### ", 1)[1] for text in said] == [str(gold(number)) for number in range(4)]
+    assert [text.rsplit("#### ", 1)[1] for text in result] == [str(gold(number)) for number in range(4)]
     (path,) = (server.record / "episodes").iterdir()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     episodes = list(read_episodes(path))
     assert len(episodes) == len({line["session_id"] for line in lines}) == 4
     assert [line["origin"] for line in lines] == ["began"] * 4
-    for episode, text in zip(episodes, said, strict=True):
+    for episode, text in zip(episodes, result, strict=True):
         assert [message.role for message in episode.messages] == (
             ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
         )

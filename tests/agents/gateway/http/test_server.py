@@ -24,13 +24,13 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length
 
 def ended(client: socket.socket) -> bytes:
     client.settimeout(patience(20))
-    said = b""
+    result = b""
     try:
         while part := client.recv(65536):
-            said += part
+            result += part
     except ConnectionResetError:
         pass
-    return said
+    return result
 
 
 @pytest.mark.parametrize(
