@@ -23,7 +23,7 @@ from turntree.agents.resuming.interrupted_episodes import InterruptedEpisode, Ne
 from turntree.agents.resuming.interrupted_turns import InterruptedTurns
 from turntree.agents.resuming.recorded_env import RecordedEnv
 from turntree.agents.resuming.resume_config import OnResume
-from turntree.agents.resuming.resume_counts import ResumeCounts
+from turntree.agents.resuming.interrupted_turns import ResumeCounts
 
 SHOWN, OWN = 1, 2
 """Seeds of what is trained on, and of what is sampled next."""
