@@ -4,7 +4,7 @@ DAPO's rewards are those of the groups that it keeps, in which not all samples s
 
 Every run is a real ``turntree train`` of the demo's tiny policy from the same warm start; seeds differ in the noise of
 the sampling. The modes: ``none`` decodes plainly, ``tree`` drafts (level A), the others reuse stored turns.
-``same_seed`` and ``rejection_sampling`` (level C where the policy was trained on the stored turn) leave the distribution
+``same_seed`` and ``rejection_sampling`` (level C if the policy was trained on the stored turn) leave the distribution
 of the rollouts alone, so their curves may differ by noise only; ``spec_rl`` is biased, level D, and marked as such.
 
 Runs that the JSON file has already are kept, so an interrupted benchmark goes on where it was. Compare seconds only

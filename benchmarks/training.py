@@ -1,8 +1,8 @@
 """Where the time of a training step goes and what its turns take, for each use of speculation, epoch after epoch.
 
 Each way is a real training by verl, one after another, of the same tasks from the same weights; a way is its
-options of ``speculation`` and ``reuse``, joined by ``+``. Figures are means over the steps of an epoch; the first step also starts
-processes and compiles, so the first epoch is the slowest. Two tables:
+options of ``speculation`` and ``reuse``, joined by ``+``. Figures are means over the steps of an epoch; the first step
+also starts processes and compiles, so the first epoch is the slowest. Two tables:
 
 - Seconds. ``rollout`` is the time until the last episode is there, which verl looks for every 0.1 s; ``engine`` is the
   time of the engine's own steps in it, and ``model`` that of its forward passes.
@@ -103,7 +103,7 @@ def options_of(way: str) -> dict[str, str]:
     names = way.split("+")
     reuses = [name for name in names if name in {*ReuseMode} - {ReuseMode.NONE}]
     options = {"speculation": f"[{','.join(name for name in names if name not in reuses)}]"}
-    return options | {"reuse": name for name in reuses}
+    return options | ({"reuse": reuses[0]} if reuses else {})
 
 
 def run(args: argparse.Namespace, way: str, model: str, folder: RunFolder) -> list[dict[str, float]]:

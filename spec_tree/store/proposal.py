@@ -47,7 +47,7 @@ def propose(
     *,
     threads: int = 1,
 ) -> DraftBatch:
-    """Draft for ``rows`` of ``live``, each up to a depth of ``max_depths``; the result does not depend on ``threads``."""
+    """Draft for ``rows`` of ``live``, at most ``max_depths`` deep; the result does not depend on ``threads``."""
     if len(max_depths) != len(rows):
         raise ValueError(f"max_depths needs one entry per row: expected {len(rows)}, got {len(max_depths)}")
     budget, count = limits.budget, len(rows)
