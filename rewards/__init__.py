@@ -14,7 +14,7 @@ from turntree.rewards.errors import (
     UnknownReward,
 )
 from turntree.rewards.isolation.settings import PoolSettings
-from turntree.rewards.judge import VERIFIER_VERSION, Judge, default_judge
+from turntree.rewards.grader import VERIFIER_VERSION, Grader, default_grader
 from turntree.rewards.reading.answer import final_answer, parse_number, same_number
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
@@ -30,7 +30,7 @@ __all__ = [
     "AnswerFormat",
     "Extraction",
     "IsolationError",
-    "Judge",
+    "Grader",
     "Kind",
     "MissingQuestion",
     "Part",
@@ -50,7 +50,7 @@ __all__ = [
     "answer_formats",
     "ascore_batch",
     "components",
-    "default_judge",
+    "default_grader",
     "extract",
     "final_answer",
     "get_reward",

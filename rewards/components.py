@@ -1,6 +1,6 @@
 """Rewards that ship with the package: the answer, and small shaping rewards.
 
-Invariant: all values lie in [0, 1]. Only ``answer`` judges the answer; the others judge form and effort and are
+Invariant: all values lie in [0, 1]. Only ``answer`` grades the answer; the others grade form and effort and are
 bounded by the rubric.
 """
 

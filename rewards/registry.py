@@ -20,14 +20,14 @@ GROUP = "turntree.rewards"
 
 
 class RewardFunction(Protocol):
-    """Judges one sample."""
+    """Grades one sample."""
 
     def __call__(self, sample: Sample, /) -> float | None:
         """A value, or ``None`` if ungraded."""
 
 
 class GroupRewardFunction(Protocol):
-    """Judges the samples of one task together."""
+    """Grades the samples of one task together."""
 
     def __call__(self, samples: Sequence[Sample], /) -> Sequence[float | None]:
         """One value a sample, in order; ``None`` if ungraded."""
@@ -44,7 +44,7 @@ class Reward:
     group: bool = False
     """Whether it takes all samples of a task at once."""
     decides: bool = False
-    """Whether it judges the answer itself; others are shaping."""
+    """Whether it grades the answer itself; others are shaping."""
 
     def values(self, samples: Sequence[Sample]) -> list[float | None]:
         """One value a sample.
@@ -53,8 +53,8 @@ class Reward:
             RewardDefinitionError: A group reward returned another number of values than samples.
         """
         if not self.group:
-            judge = cast(RewardFunction, self.function)
-            return [judge(sample) for sample in samples]
+            grade = cast(RewardFunction, self.function)
+            return [grade(sample) for sample in samples]
         values = list(cast(GroupRewardFunction, self.function)(samples))
         if len(values) != len(samples):
             raise RewardDefinitionError(
@@ -72,7 +72,7 @@ def reward(name: str, *, group: bool = False, decides: bool = False) -> Callable
 
     Args:
         group: The function takes all samples of one task and returns one value each.
-        decides: The function judges the answer; all others are shaping, which a ``Rubric`` bounds.
+        decides: The function grades the answer; all others are shaping, which a ``Rubric`` bounds.
 
     Raises:
         RewardDefinitionError: The name belongs to another function.

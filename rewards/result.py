@@ -1,6 +1,6 @@
 """The verdict on an answer and the score of a text.
 
-Invariant: ``correct`` is ``False`` only if the answer was judged; if the
+Invariant: ``correct`` is ``False`` only if the answer was graded; if the
 verifier could not decide it is ``None`` and ``status`` states why. Only the gold answer or the infrastructure can make
 a sample ungraded: an answer that the verifier understands less than the gold answer is wrong.
 """

@@ -51,7 +51,7 @@ class RubricResult:
     parts: dict[str, float]
     """Clamped value of every decided part, by name."""
     ungraded: tuple[str, ...] = ()
-    """Ungraded parts; leave the sample out of an average if one of them judges the answer."""
+    """Ungraded parts; leave the sample out of an average if one of them grades the answer."""
 
 
 class Rubric:
@@ -66,7 +66,7 @@ class Rubric:
         Raises:
             UnknownReward: A name is not registered.
             RewardDefinitionError: A name comes twice, shaping could outweigh the answer, or the weight of a reward that
-                judges the answer is negative.
+                grades the answer is negative.
         """
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")
@@ -79,7 +79,7 @@ class Rubric:
         for part, reward in both:
             if reward.decides and part.weight < 0:
                 raise RewardDefinitionError(
-                    f"{reward.name!r} judges the answer: a weight below 0 pays wrong answers more than right ones, got "
+                    f"{reward.name!r} grades the answer: a weight below 0 pays wrong answers more than right ones, got "
                     f"{part.weight:g}; give a positive one, or 0 for a metric only"
                 )
         deciding = [part.span for part, reward in both if reward.decides and part.weight > 0]

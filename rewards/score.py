@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from turntree.rewards.answer_format import EXACT, AnswerFormat, answer_format_for
 from turntree.rewards.errors import MissingQuestion
-from turntree.rewards.judge import Judge, default_judge
+from turntree.rewards.grader import Grader, default_grader
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Verdict
 
@@ -39,7 +39,7 @@ def score(
     answer_format: AnswerFormat | str = EXACT,
     *,
     question: str | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> Score:
     r"""Score one text.
 
@@ -49,10 +49,10 @@ def score(
         answer_format: Rules of the data set, or the data set's name.
         question: The question asked of the policy; with it, an answer that repeats the question is wrong. Where a
             answer format needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
-        judge: The judge; by default one shared by the whole process.
+        grader: The grader; by default one shared by the whole process.
 
     Returns:
-        The score; it takes at most little more than 1.25 times the judge's deadline (a second),
+        The score; it takes at most little more than 1.25 times the grader's deadline (a second),
         whatever the text holds.
 
     Raises:
@@ -65,7 +65,7 @@ def score(
     rules = _resolved(answer_format)
     if question is None:
         say_missing_question(rules, "question")
-    return _finish(_begin(prediction, gold, rules, question or "", judge or default_judge(), {}))
+    return _finish(_begin(prediction, gold, rules, question or "", grader or default_grader(), {}))
 
 
 def score_batch(
@@ -74,7 +74,7 @@ def score_batch(
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> list[Score]:
     """Score many texts; equal pairs of gold and answer are compared once.
 
@@ -83,7 +83,7 @@ def score_batch(
         golds: The right answers, shape (samples,).
         answer_format: One for all, or one a sample.
         questions: The questions asked of the policy, shape (samples,), as in ``score``; an empty one: there is none.
-        judge: The judge; by default one shared by the whole process.
+        grader: The grader; by default one shared by the whole process.
 
     Returns:
         One score a text, in order.
@@ -92,7 +92,7 @@ def score_batch(
         ValueError: The arguments differ in length.
         UnknownAnswerFormat: A answer format does not exist.
     """
-    return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, judge)]
+    return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, grader)]
 
 
 async def ascore_batch(
@@ -101,10 +101,10 @@ async def ascore_batch(
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str] = EXACT,
     *,
     questions: Sequence[str] | None = None,
-    judge: Judge | None = None,
+    grader: Grader | None = None,
 ) -> list[Score]:
     """``score_batch`` for an event loop, which continues while answers are found and compared."""
-    begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, judge)
+    begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, grader)
     pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
     if pending:
         await asyncio.wait(pending)
@@ -131,7 +131,7 @@ def _begin_all(
     golds: Sequence[str],
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str],
     questions: Sequence[str] | None,
-    judge: Judge | None,
+    grader: Grader | None,
 ) -> list[_Begun]:
     if len(predictions) != len(golds):
         raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
@@ -149,7 +149,7 @@ def _begin_all(
     asked = [""] * len(golds) if questions is None else questions
     if len(asked) != len(golds):
         raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
-    judge = judge or default_judge()
+    grader = grader or default_grader()
     compared: dict[AnswerFormat, _Known] = {}
     known: _Known = {}
     last_rules: AnswerFormat | None = None
@@ -157,11 +157,11 @@ def _begin_all(
     for prediction, gold, rules, question in zip(predictions, golds, answer_formats, asked, strict=True):
         if rules is not last_rules:
             known, last_rules = compared.setdefault(rules, {}), rules
-        begun.append(_begin(prediction, gold, rules, question, judge, known))
+        begun.append(_begin(prediction, gold, rules, question, grader, known))
     return begun
 
 
-def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, judge: Judge, known: _Known) -> _Begun:
+def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, grader: Grader, known: _Known) -> _Begun:
     """Find a text's answer and begin its comparison, unless it is ``known``."""
     started = perf_counter()
     extraction = extract(prediction, rules)
@@ -170,7 +170,7 @@ def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, judge
         triple = (gold, found, question)
         compared = known.get(triple)
         if compared is None:
-            compared = known[triple] = judge.compare(gold, found, rules, question)
+            compared = known[triple] = grader.compare(gold, found, rules, question)
         verdict = compared
     return _Begun(extraction, verdict, perf_counter() - started)
 

@@ -14,7 +14,7 @@ from turntree.envs.message import Message, Role, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.sandbox.python_tool import PythonTool
 from turntree.envs.task import Task
-from turntree.envs.verdict import judge_answer
+from turntree.envs.verdict import grade_answer
 
 _EXAMPLES = {"calculator": {"expression": "(16-3-4)*2"}, "python": {"code": "print(sum(range(10)))"}}
 _GO_ON = r"I see neither a tool call nor an answer in \boxed{}. Call a tool, or end with your answer in \boxed{}."
@@ -114,7 +114,7 @@ class Math(Env):
 
     def reply(self, message: Message) -> Reply:
         """Judge the answer; report that it is wrong while attempts are left."""
-        verdict = judge_answer(message.content, self.current_task, self.dataset.answer_format)
+        verdict = grade_answer(message.content, self.current_task, self.dataset.answer_format)
         if self.offered_tools and (verdict.answer is None or verdict.guessed):
             return Reply(messages=[Message(role=Role.USER, content=_GO_ON)])
         self.attempt += 1

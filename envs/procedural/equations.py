@@ -11,7 +11,7 @@ from turntree.envs.math.calculator import calculator
 from turntree.envs.message import Message, ToolCall
 from turntree.envs.reply import Reply
 from turntree.envs.task import Task
-from turntree.envs.verdict import judge_answer
+from turntree.envs.verdict import grade_answer
 
 MAX_LEVEL = 4
 
@@ -71,7 +71,7 @@ class Equations(Env):
 
     def reply(self, message: Message) -> Reply:
         """Judge the solutions and end the episode."""
-        correct = float(bool(judge_answer(message.content, self.current_task).correct))
+        correct = float(bool(grade_answer(message.content, self.current_task).correct))
         return Reply(reward=correct, done=True, rewards={"correct": correct})
 
 

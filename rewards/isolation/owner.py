@@ -169,7 +169,7 @@ class Owner:
             self._again(run, self._crew.bury(run.worker))
             return
         if run.task.asks_gold:
-            self._judge(run.task, understood=verdict.correct is True, seconds=seconds)
+            self._settle(run.task, understood=verdict.correct is True, seconds=seconds)
         elif verdict.status in (Status.MEMORY, Status.CRASHED):
             self._doubt(run, verdict.status)
         else:
@@ -231,7 +231,7 @@ class Owner:
         """Continue after a failure that the answer may have caused."""
         task = run.task
         if task.asks_gold:
-            self._judge(task, understood=False, seconds=monotonic() - run.started)
+            self._settle(task, understood=False, seconds=monotonic() - run.started)
             return
         task.failures.append(status)
         if len(task.failures) > 1:
@@ -239,7 +239,7 @@ class Owner:
             task.job = task.job._replace(answer=None)
         self._slow.append(task)
 
-    def _judge(self, task: Task, *, understood: bool, seconds: float) -> None:
+    def _settle(self, task: Task, *, understood: bool, seconds: float) -> None:
         """The verdict on an answer that failed twice, by the outcome of the gold answer alone."""
         status = task.failures[-1]
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)

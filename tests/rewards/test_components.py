@@ -17,7 +17,7 @@ def said(*turns: str, gold: str = "5", **fields) -> Sample:
     return Sample(turns=turns, gold=gold, **fields)
 
 
-def test_the_answer_is_judged_in_the_last_turn_only_by_the_answer_format_of_its_data_source() -> None:
+def test_the_answer_is_graded_in_the_last_turn_only_by_the_answer_format_of_its_data_source() -> None:
     samples = [said(r"\boxed{5}"), said(r"\boxed{5}", r"\boxed{6}"), said(), said(r"\boxed{5}", gold=r"\mho{(")]
     assert answer(samples) == [1.0, 0.0, 0.0, None]
     samples = [said("I take (B).", gold="B", data_source="mmlu-stem"), said("#### 5", data_source="of my own")]

@@ -28,7 +28,7 @@ def accuracy(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", ["reward_cases_dev.jsonl", "real_cot_dev.jsonl"])
-def test_labelled_cases_are_judged_as_labelled(name: str) -> None:
+def test_labelled_cases_are_graded_as_labelled(name: str) -> None:
     assert accuracy(name) >= 0.98
 
 

@@ -1,8 +1,8 @@
-"""The judge of answers: fast path, cache, worker pool, in this order.
+"""The grader of answers: fast path, cache, worker pool, in this order.
 
 Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
 the verifier's version, so the outcome of a time-out or a killed worker is never reused. The workers start with the
-first comparison that needs one; a forked child starts its own, and a closed judge starts none.
+first comparison that needs one; a forked child starts its own, and a closed grader starts none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERIFIER_VERSION = "7"
 _Key = tuple[str, str, Answer, AnswerFormat, str]
 
 
-class Judge:
+class Grader:
     """Compares answers; safe to use from any number of threads and event loops."""
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
@@ -54,7 +54,7 @@ class Judge:
             question: The question asked of the policy, if known.
 
         Raises:
-            IsolationError: The judge is closed, or its workers cannot be started.
+            IsolationError: The grader is closed, or its workers cannot be started.
         """
         verdict = compare_fast(gold, answer, answer_format, question)
         if verdict is not None:
@@ -93,8 +93,8 @@ class Judge:
         if owner is not None:
             owner.close()
 
-    def __enter__(self) -> Judge:
-        """The judge itself."""
+    def __enter__(self) -> Grader:
+        """The grader itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -104,7 +104,7 @@ class Judge:
     def _submit(self, job: Job) -> Future[Verdict]:
         with self._lock:
             if self._closed:
-                raise IsolationError("the judge is closed; make a new one")
+                raise IsolationError("the grader is closed; make a new one")
             owner = self._own_owner()
             if owner is None or owner.closing:
                 owner = self._owner = Owner(self._settings)
@@ -129,14 +129,14 @@ class Judge:
                 self._cache.popitem(last=False)
 
 
-_default: Judge | None = None
+_default: Grader | None = None
 _default_lock = threading.Lock()
 
 
-def default_judge() -> Judge:
-    """The judge shared by the whole process."""
+def default_grader() -> Grader:
+    """The grader shared by the whole process."""
     global _default
     with _default_lock:
         if _default is None:
-            _default = Judge()
+            _default = Grader()
         return _default
