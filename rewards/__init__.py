@@ -1,6 +1,6 @@
-"""Rewards: answers found in text, compared with the gold answer in isolation, and combined by rubrics.
+"""Rewards: extract answers from text, compare them with gold answers, combine rewards in rubrics.
 
-Works on text and answers, never on environments or models.
+This package depends on neither environments nor models.
 """
 
 from turntree.rewards import components  # registers the rewards that ship with the package

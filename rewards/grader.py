@@ -1,9 +1,4 @@
-"""The grader of answers: fast path, cache, worker pool, in this order.
-
-Invariant: only verdicts of comparisons that ended are remembered, under a key that holds
-the verifier's version, so the outcome of a time-out or a killed worker is never reused. The workers start with the
-first comparison that needs one; a forked child starts its own, and a closed grader starts none.
-"""
+"""Grader of answers: a fast path, then a cache, then a pool of worker processes."""
 
 from __future__ import annotations
 
@@ -22,21 +17,23 @@ from turntree.rewards.reading.extract import Answer
 from turntree.rewards.reading.fast import compare_fast
 from turntree.rewards.result import Status, Verdict
 
-VERIFIER_VERSION = "7"
-"""Version of the verdicts, part of every cache key; changes whenever a verdict may."""
+VERIFIER_VERSION = "7"  #: part of every cache key; changes whenever a verdict may change
 
 _Key = tuple[str, str, Answer, AnswerFormat, str]
 
 
 class Grader:
-    """Compares answers; safe to use from any number of threads and event loops."""
+    """Compare answers with gold answers; safe to use from any number of threads and event loops.
+
+    The workers start with the first comparison that needs one. A forked child starts its own workers.
+    """
 
     def __init__(self, settings: PoolSettings | None = None, *, cache_size: int = 1 << 14) -> None:
-        """Start nothing yet: workers start with the first comparison that needs one.
+        """Create a grader without starting its workers.
 
         Args:
             settings: Deadline, workers and limits of the pool.
-            cache_size: Verdicts remembered; 0 remembers none.
+            cache_size: Number of verdicts to cache; 0 disables the cache.
         """
         self._settings = settings or PoolSettings()
         self._owner: Owner | None = None
@@ -48,10 +45,13 @@ class Grader:
     def compare(
         self, gold: str, answer: Answer, answer_format: AnswerFormat, question: str = ""
     ) -> Verdict | Future[Verdict]:
-        """The verdict if it is available at once, else its future.
+        """Return the verdict if it is available at once, else its future.
 
         Args:
-            question: The question asked of the policy, if known.
+            gold: The right answer, plain or LaTeX.
+            answer: The answer extracted from a text.
+            answer_format: Rules of the data set.
+            question: The question given to the policy, if known.
 
         Raises:
             IsolationError: The grader is closed, or its workers cannot be started.
@@ -73,32 +73,32 @@ class Grader:
         return future
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers alive now, for monitoring."""
+        """Return the process ids of the workers that are alive now, for monitoring."""
         owner = self._own_owner()
         return owner.worker_pids() if owner is not None else []
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server; ``None`` if it does not run."""
+        """Return the process id of the fork server, ``None`` if it does not run."""
         owner = self._own_owner()
         return owner.server_pid() if owner is not None else None
 
     def cached(self) -> int:
-        """Number of verdicts remembered."""
+        """Return the number of cached verdicts."""
         return len(self._cache)
 
     def close(self) -> None:
-        """End every worker; comparisons under way end ungraded. Closing twice does nothing."""
+        """End every worker. Running comparisons end ungraded; closing twice does nothing."""
         with self._lock:
             owner, self._owner, self._closed = self._own_owner(), None, True
         if owner is not None:
             owner.close()
 
     def __enter__(self) -> Grader:
-        """The grader itself."""
+        """Return the grader itself."""
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close."""
+        """Close the grader."""
         self.close()
 
     def _submit(self, job: Job) -> Future[Verdict]:
@@ -111,7 +111,7 @@ class Grader:
             return owner.submit(job)
 
     def _own_owner(self) -> Owner | None:
-        """The owner of this process's workers, not that of the process it was forked from."""
+        # After a fork, the parent's owner thread does not exist in the child.
         owner = self._owner
         return owner if owner is not None and owner.process == os.getpid() else None
 
@@ -134,7 +134,7 @@ _default_lock = threading.Lock()
 
 
 def default_grader() -> Grader:
-    """The grader shared by the whole process."""
+    """Return the grader that the whole process shares."""
     global _default
     with _default_lock:
         if _default is None:

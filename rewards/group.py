@@ -1,8 +1,3 @@
-"""Grouping of a batch into the samples of each task.
-
-Invariant: grouping keeps the order of the batch, and every sample is in exactly one group.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -11,13 +6,13 @@ from turntree.rewards.sample import Sample
 
 
 def groups_of(samples: Sequence[Sample]) -> list[list[int]]:
-    """Indices of the samples of each task; a sample without a task id is a group of its own.
+    """Return the indices of each task's samples; a sample without a task id is its own group.
 
     Args:
         samples: Samples, shape (samples,).
 
     Returns:
-        Indices in ``samples``, one list a task, in order of first appearance.
+        One list of indices per task, in order of first appearance; each list keeps the order of the batch.
 
     Example:
         >>> groups_of([Sample(turns=("a",), task_id="1"), Sample(turns=("b",), task_id="1"), Sample(turns=("c",))])

@@ -1,8 +1,7 @@
-"""Rubrics: several rewards combined into one.
+"""Rubrics combine several rewards into one.
 
-Invariant: no sum of shaping rewards outweighs a right answer, whatever the functions return: every part is
-clamped, and a rubric in which a wrong answer with perfect form could beat a right one with the worst form is
-refused. An ungraded part is named in the result, never silently taken as zero.
+Shaping rewards never outweigh a right answer. Every part is clamped, and a rubric is refused if a wrong answer with
+perfect form could beat a right answer with the worst form.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Part:
     weight: float = 1.0
     """Factor in the sum; 0 records the value as a metric only."""
     low: float = 0.0
-    """Smallest value; smaller ones are clamped."""
+    """Lower bound: smaller values are clamped."""
     high: float = 1.0
-    """Largest value; larger ones are clamped."""
+    """Upper bound: larger values are clamped."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.low) and math.isfinite(self.high)):
@@ -38,7 +37,7 @@ class Part:
 
     @property
     def span(self) -> float:
-        """The part's greatest effect on the sum."""
+        """Return the largest difference that this part can make to the sum."""
         return abs(self.weight) * (self.high - self.low)
 
 
@@ -46,27 +45,25 @@ class Part:
 class RubricResult:
     """The reward of one sample."""
 
-    reward: float
-    """Weighted sum of the clamped parts that were decided."""
-    parts: dict[str, float]
-    """Clamped value of every decided part, by name."""
+    reward: float  #: weighted sum of the clamped, graded parts
+    parts: dict[str, float]  #: clamped value of every graded part, by name
+    #: ungraded parts; leave the sample out of an average if one of these grades the answer
     ungraded: tuple[str, ...] = ()
-    """Ungraded parts; leave the sample out of an average if one of them grades the answer."""
 
 
 class Rubric:
-    """A weighted sum of rewards, safe against gaming its smaller parts."""
+    """A weighted sum of rewards whose shaping parts cannot be gamed."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        """Look the rewards up and check the weights.
+        """Look up the rewards and check the weights.
 
         Args:
             parts: The rewards; at least one.
 
         Raises:
             UnknownReward: A name is not registered.
-            RewardDefinitionError: A name comes twice, shaping could outweigh the answer, or the weight of a reward that
-                grades the answer is negative.
+            RewardDefinitionError: A name is given twice, shaping could outweigh the answer, or a reward that grades the
+                answer has a negative weight.
         """
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")
@@ -92,17 +89,17 @@ class Rubric:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parts, in order."""
+        """The names of the parts, in order."""
         return tuple(reward.name for reward in self._rewards)
 
     def score(self, samples: Sequence[Sample]) -> list[RubricResult]:
-        """Rewards of a batch; samples of one task are found by their ``task_id``.
+        """Return the rewards of a batch; samples with the same ``task_id`` belong to one task.
 
         Args:
             samples: Samples, shape (samples,).
 
         Returns:
-            One result a sample, in order.
+            One result per sample, in order.
 
         Raises:
             RewardDefinitionError: A reward returned something that is not a number.

@@ -1,8 +1,7 @@
-"""Scores of texts.
+"""Scoring of texts against gold answers.
 
-Invariant: a score depends on the text, the gold answer and the answer format alone,
-in whichever thread, process or order it was computed. Everything beyond
-strings and fractions runs in the worker pool, never in the caller.
+A score depends on the text, the gold answer, the question and the answer format alone, whichever thread or process
+computes it.
 """
 
 from __future__ import annotations
@@ -21,13 +20,10 @@ from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Verdict
 
 _WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
-_Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]
-"""Comparisons by gold answer, answer and question."""
+_Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]  #: comparisons by (gold answer, answer, question)
 
 
 class _Begun(NamedTuple):
-    """A text whose answer was found, and its comparison in progress."""
-
     extraction: Extraction
     verdict: Verdict | Future[Verdict]
     seconds: float
@@ -44,16 +40,15 @@ def score(
     r"""Score one text.
 
     Args:
-        prediction: The policy's own text; never tool output or text of the environment.
+        prediction: The policy's own text, without tool output or text of the environment.
         gold: The right answer, plain or LaTeX.
         answer_format: Rules of the data set, or the data set's name.
-        question: The question asked of the policy; with it, an answer that repeats the question is wrong. Where a
-            answer format needs it and it is not given, a ``MissingQuestion`` warning says so; ``""``: there is none.
-        grader: The grader; by default one shared by the whole process.
+        question: The question given to the policy; an answer that repeats it is wrong. Pass ``""`` if there is no
+            question. If the answer format needs one and ``None`` is passed, ``MissingQuestion`` is warned.
+        grader: The grader; by default the one that the process shares.
 
     Returns:
-        The score; it takes at most little more than 1.25 times the grader's deadline (a second),
-        whatever the text holds.
+        The score, after at most about 1.25 times the grader's deadline (one second by default).
 
     Raises:
         UnknownAnswerFormat: ``answer_format`` names no data set.
@@ -76,21 +71,21 @@ def score_batch(
     questions: Sequence[str] | None = None,
     grader: Grader | None = None,
 ) -> list[Score]:
-    """Score many texts; equal pairs of gold and answer are compared once.
+    """Score many texts; equal pairs of gold answer and answer are compared once.
 
     Args:
         predictions: The policy's texts, shape (samples,).
         golds: The right answers, shape (samples,).
-        answer_format: One for all, or one a sample.
-        questions: The questions asked of the policy, shape (samples,), as in ``score``; an empty one: there is none.
-        grader: The grader; by default one shared by the whole process.
+        answer_format: One format for all texts, or one per text.
+        questions: The questions given to the policy, shape (samples,), as in ``score``.
+        grader: The grader; by default the one that the process shares.
 
     Returns:
-        One score a text, in order.
+        One score per text, in order.
 
     Raises:
         ValueError: The arguments differ in length.
-        UnknownAnswerFormat: A answer format does not exist.
+        UnknownAnswerFormat: An answer format does not exist.
     """
     return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, grader)]
 
@@ -103,7 +98,7 @@ async def ascore_batch(
     questions: Sequence[str] | None = None,
     grader: Grader | None = None,
 ) -> list[Score]:
-    """``score_batch`` for an event loop, which continues while answers are found and compared."""
+    """Run ``score_batch`` without blocking the event loop."""
     begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, grader)
     pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
     if pending:
@@ -112,10 +107,11 @@ async def ascore_batch(
 
 
 def say_missing_question(rules: AnswerFormat, name: str) -> None:
-    """Warn, if a answer format needs the question, that it was not given.
+    """Warn if the answer format needs a question that was not given.
 
     Args:
-        name: What it would be given as.
+        rules: The answer format.
+        name: Name of the argument by which the caller gives the question.
     """
     if rules.needs_question:
         warnings.warn(
@@ -162,7 +158,6 @@ def _begin_all(
 
 
 def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, grader: Grader, known: _Known) -> _Begun:
-    """Find a text's answer and begin its comparison, unless it is ``known``."""
     started = perf_counter()
     extraction = extract(prediction, rules)
     found, verdict = extraction.found, _WRONG

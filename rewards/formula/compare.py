@@ -1,7 +1,7 @@
 """Comparison of an answer with the gold answer, from text to verdict; run in a worker.
 
-Invariant: the verdict depends on the arguments alone. Order: equal strings, suspicions, typed comparison with
-values in high precision, sympy if nothing else could decide.
+The order is: equal strings, suspected hacks, comparison by type with values in high precision, then sympy if
+nothing else could decide.
 """
 
 from __future__ import annotations
@@ -32,33 +32,34 @@ from turntree.rewards.reading.scales import VERBS, changes_unknown
 from turntree.rewards.reading.visible import without_hidden
 from turntree.rewards.result import Status, Verdict
 
+#: Numbers separated by blanks, some with signs, which are not one value: ``0 -4``.
 _APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
-"""Numbers with blanks between them, signs among them: not one value, ``0 -4``."""
 _ROW = 3
 _WORDS_BEFORE = 3
 _CLAUSE = re.compile(r"[.;\n](?=\s)")
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
-_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-"""Letters that may be a word or a product."""
+_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: Letters that may be a word or a product.
 _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*\}?\s*\.?\s*")
+#: Letters whose meaning a command fixes.
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
-"""Letters that a command says how to read."""
 _NUMBER_OR_FORMULA = re.compile(r"-?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?\s?\\?%?")
-_GOES_ON = re.compile(r"\s*[+^~\u00b1]")
-"""What makes something else of a number before it: ``5+``."""
+_GOES_ON = re.compile(r"\s*[+^~\u00b1]")  #: Text that makes something else of the number before it: ``5+``.
+#: Commands of formulas; such text is parsed as a whole or not at all.
 _IN_FORMULA = re.compile(r"\\(?!text|boxed|[$%(),;:! \[\]])[a-zA-Z]")
-"""Commands of formulas, which are read as a whole or not at all."""
 
 
 def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict:
     """Compare an answer with the gold answer.
 
     Args:
-        question: The question asked of the policy, if known; repeating it is no answer.
+        gold: The right answer, plain or LaTeX.
+        answer: The answer of a text.
+        answer_format: Rules of the data set.
+        question: The question given to the policy, if known; repeating it is no answer.
 
     Returns:
-        The verdict, ungraded only if the gold answer cannot be read or computed.
+        The verdict, ungraded only if the gold answer cannot be parsed or computed.
     """
     gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
     verdict = _compare(gold, answer, answer_format)
@@ -70,7 +71,7 @@ def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: st
 
 
 def understands(gold: str, answer_format: AnswerFormat) -> bool:
-    """Whether a gold answer can be compared with any readable answer."""
+    """Return whether a gold answer can be compared with any well-formed answer."""
     if answer_format.kind is Kind.OPTION or is_option(gold):
         return True
     for letters in (False, True) if _RUN.search(gold) else (False,):
@@ -86,7 +87,7 @@ def understands(gold: str, answer_format: AnswerFormat) -> bool:
 
 
 def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str) -> Verdict:
-    """The verdict on a right answer that may leave the requested operation undone."""
+    # A right value is still wrong if the answer leaves the requested operation undone.
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
     except (Malformed, Suspect, LimitExceeded):
@@ -183,7 +184,7 @@ def _compare_as_read(gold: str, text: str, answer_format: AnswerFormat, *, prose
 
 
 def _is_anagram(gold: str, text: str) -> bool:
-    """Whether an answer has the letters of a gold word in another order, which are a product of variables for none."""
+    # A gold word whose letters come in another order: a product of variables would be equal, a word is not.
     right, ours = (_LETTERS.fullmatch(one) for one in (gold, text))
     if right is None or ours is None:
         return False
@@ -197,7 +198,7 @@ def _has_run(text: str) -> bool:
 
 
 def _same_letters(gold: str, text: str) -> bool:
-    r"""Whether two texts are equal where letters are variables: ``mg`` and ``gm``, ``x\sin x`` and ``xsinx``."""
+    # Letters are variables here: mg and gm are equal, x\sin x and xsinx too.
     try:
         right, ours = (parse(one, letters=_has_run(one)) for one in (gold, text))
     except (Malformed, Suspect, LimitExceeded):
@@ -249,7 +250,7 @@ def _decide(right: Node, ours: Node) -> Verdict:
 
 
 def _against_unreadable(gold: str, text: str) -> Verdict:
-    """The verdict if the gold answer is not mathematics: different words are wrong, anything else is ungraded."""
+    # If the gold answer is not mathematics, two different words are wrong; anything else is ungraded.
     if _ORDINAL.sub("", commands_stripped(gold)) == _ORDINAL.sub("", commands_stripped(text)):
         return Verdict(correct=True, method="string")
     if _is_worded(gold):

@@ -1,7 +1,7 @@
 """Equations and inequalities in several variables, compared by the points that satisfy them.
 
-Invariant: two equations are equal if one is a constant times the other, or if the solutions of each, found
-for a variable that enters linearly, satisfy the other.
+Two equations are equal if one is a constant times the other, or if the solutions of each, found for a variable
+that enters linearly, satisfy the other.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def compare_relations(gold: Rel, answer: Rel) -> bool | None:
-    """Whether two relations hold for the same values of their variables."""
+    """Return whether two relations hold for the same values of their variables."""
     if ordered(gold) == ordered(answer):
         return True
     if len(gold.signs) != 1 or len(answer.signs) != 1 or gold.signs[0] in _DIRECTED:
@@ -76,7 +76,6 @@ def _points(names: list[str]) -> list[dict[str, Value]]:
 
 
 def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
-    """The constant ratio of the two sides, if there is one."""
     factors = []
     beside = is_complex(left) or is_complex(right)  # conjugates have the same distance from every real number
     for point in _points(names):
@@ -103,7 +102,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
 
 
 def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
-    """Whether an equation is zero where a factor of it is, which the other equation does not have."""
+    # Finds a factor of one equation that the other one lacks: where the factor is 0, only one of them holds.
     if not isinstance(equation, Add):
         return False
     for factor in (part for part in walk(equation) if isinstance(part, Add | Sym) and part is not equation):
@@ -122,7 +121,6 @@ def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
 
 
 def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
-    """A point where a factor that is linear in a variable is zero."""
     for name in sorted(free_variables(factor)):
         try:
             at = [real(Evaluation({**point, name: Fraction(place)}).value(factor)) for place in (0, 1, 2)]
@@ -138,7 +136,6 @@ def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:
 
 
 def _solves(equation: Node, other: Node, names: list[str]) -> bool:
-    """Whether solutions of one equation satisfy the other, for a variable that enters linearly and is no factor."""
     for name in names:
         found = 0
         for point in _points(names):

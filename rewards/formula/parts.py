@@ -1,6 +1,6 @@
-"""Comparison of what has several parts: sets and intervals, lists, tuples, matrices, ratios.
+"""Comparison of values with several parts: sets and intervals, lists, tuples, matrices, ratios.
 
-Invariant: an element that is missing or that nobody asked for is a difference, never dropped.
+A missing or an additional element is always a difference.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from turntree.rewards.reading import flags
 
 
 class Parts(ABC):
-    """Compares values with several parts."""
-
     @abstractmethod
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Whether an answer is right; ``None`` if neither could be shown."""
+        """Return whether an answer is right; ``None`` if neither could be shown."""
 
     def _sets(self, gold: Node, answer: Node) -> bool | None:
         if not isinstance(gold, Rel) or not isinstance(answer, Rel):
@@ -158,5 +156,4 @@ class Parts(ABC):
 
 
 def _is_member(relation: Rel) -> bool:
-    """Whether the left side of a membership is a variable alone, so that the right side is its range."""
     return relation.terms[0] is None or isinstance(relation.terms[0], Sym | Applied)

@@ -1,4 +1,4 @@
-"""Tolerances that a data set grants to single numbers."""
+"""Tolerances of a data set for single numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turntree.rewards.limits import LimitExceeded
 
 
 def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> bool:
-    """Whether both are single numbers, of units that agree, whose difference the data set accepts."""
+    """Return whether two single numbers in agreeing units differ by no more than the format accepts."""
     try:
         values = in_one_unit(_unlabelled(gold), spelled_out(_unlabelled(answer), gold))
     except Suspect:
@@ -35,7 +35,7 @@ def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> b
 
 
 def is_rounding(value: Node, rounded: Node) -> bool:
-    """Whether a number is another one rounded or cut off at its last digit; ``True`` where one is no number."""
+    """Return whether a number is another one, rounded or cut off at its last digit."""
     exact, written = _number(value), _number(rounded)
     if exact is None or written is None:
         return True
@@ -49,7 +49,7 @@ def is_rounding(value: Node, rounded: Node) -> bool:
 
 
 def _last_place(node: Node) -> int | None:
-    """The power of ten of the last digit of a rounded gold number; ``None`` for whole numbers and formulas."""
+    # Whole numbers and formulas are exact, not rounded.
     match node:
         case Num(value, decimals) if decimals == 0 and 0 < abs(value) < 10**300 and "e" in f"{float(value):.15g}":
             mantissa, exponent = f"{float(value):.15e}".split("e")

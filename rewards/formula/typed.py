@@ -1,7 +1,6 @@
 """Comparison by type: sets by matching, tuples in order, intervals, matrices, ratios, units, equations, values.
 
-Invariant: a type that cannot be the gold answer's is a difference, and an answer that names more values than
-asked for is a suspicion, raised as ``Suspect``; neither ever reaches the comparison of values.
+A type that cannot be the gold answer's is a difference. An answer with more values than asked for raises ``Suspect``.
 """
 
 from __future__ import annotations
@@ -49,16 +48,14 @@ from turntree.rewards.reading import flags
 from turntree.rewards.reading.scales import numeral
 
 _ARTICLES = frozenset(str.split("the a an is are it there in of to on"))
-_KINDS = frozenset(("function", "number", "integer"))
-"""What a word of an answer is about: an ``odd function`` is ``odd``."""
+_KINDS = frozenset(("function", "number", "integer"))  #: Nouns that an answer may add: an ``odd function`` is ``odd``.
 _DECIMAL = 10
-_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))
-"""Signs of relations that describe no set of numbers."""
-_POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")
-"""Names of points."""
+_NO_SETS = frozenset(("=", "~", "approx", "to", "subset", "ni"))  #: Signs of relations that describe no set of numbers.
+_POINTS = frozenset("ABCDEFGHIKLMNOPQRSTUVWXYZ")  #: Names of points.
 _BRACKETS = str.maketrans({"]": ")", "[": "(", "<": "("})
 
 
+#: Words that name a value, or are synonyms.
 _PHRASES: dict[str, Node] = {
     **dict.fromkeys(("does not exist", "doesn't exist", "do not exist", "no limit", "nonexistent"), Words(("dne",))),
     **dict.fromkeys(
@@ -69,22 +66,21 @@ _PHRASES: dict[str, Node] = {
     ),
     "infinity": Const("inf"),
 }
-"""Words that name a value, or say the same as others."""
 _SAID = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
 
 
 def said(node: Node) -> Node:
-    """What a phrase names, if it is known; any other node unchanged."""
+    """Return the node that a phrase names; any other node unchanged."""
     return _SAID.get(_content(node.words), node) if isinstance(node, Words) else node
 
 
 def _content(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Words without articles and the like, unless there are no others."""
+    # Articles and the like are all that some answers consist of; those keep their words.
     return tuple(word for word in words if word not in _ARTICLES) or words
 
 
 def check_labels(gold: Node, answer: Node) -> None:
-    """Raise ``Suspect`` for labels that make another value of an answer, unless the gold answer has them too."""
+    """Raise ``Suspect`` for labels that change the answer's value, unless the gold answer has them too."""
     known = {part.words for part in walk(gold) if isinstance(part, Words)}
     for relation in walk(answer):
         for side in relation.terms if isinstance(relation, Rel) else ():
@@ -95,23 +91,19 @@ def check_labels(gold: Node, answer: Node) -> None:
 
 
 class Comparison(Parts):
-    """Compares one answer with one gold answer."""
+    """Compare one answer with one gold answer; ``method`` then names the method that decided."""
 
     def __init__(self) -> None:
-        """Start; ``method`` afterwards names the method that decided."""
         self.method = "typed"
 
     def equal(self, gold: Node, answer: Node) -> bool | None:
-        """Whether an answer is right.
-
-        Returns:
-            ``None`` if neither could be shown.
+        """Return whether an answer is right; ``None`` if neither could be shown.
 
         Raises:
             Suspect: The answer asks for credit without committing to one value.
             LimitExceeded: A value is too large.
             Undefined: The answer has no value.
-            CannotEvaluate: An operation is not carried out here.
+            CannotEvaluate: The answer has an operation that this package does not carry out.
         """
         if ordered(gold) == ordered(answer):
             return True
@@ -232,7 +224,7 @@ class Comparison(Parts):
         return self.equal(gold, values[-1])
 
     def _rounded(self, gold: Node, exact: list[Node], rounded: list[Node]) -> bool | None:
-        """Against what a value is, and what it is about: only a gold answer with decimals may be what it is about."""
+        # In "5 is about 5.03" only a gold answer with decimals may be the approximation.
         for other in exact[1:]:
             if self.equal(exact[0], other) is False:
                 raise Suspect(flags.FALSE_CHAIN)
@@ -284,7 +276,6 @@ def _without_undone(relation: Rel) -> Node:
 
 
 def _named_as(gold: Node, answer: Node) -> Node:
-    """A set builder of one variable with the variable of another one."""
     names = free_variables(gold), free_variables(answer)
     if len(names[0]) != 1 or len(names[1]) != 1:
         return answer
@@ -292,7 +283,6 @@ def _named_as(gold: Node, answer: Node) -> Node:
 
 
 def _spelled(node: Node) -> Node:
-    """Letters side by side as the word that they spell; any other node unchanged."""
     letters = [one.name for one in node.factors if isinstance(one, Sym | Const)] if isinstance(node, Mul) else []
     whole = isinstance(node, Mul) and len(letters) == len(node.factors) and all(len(one) == 1 for one in letters)
     return Words(("".join(letters).lower(),)) if whole else node

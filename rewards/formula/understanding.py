@@ -1,6 +1,6 @@
-"""Whether the verifier understands a tree by itself: decides if an ungraded comparison is the gold answer's fault.
+"""Whether the verifier understands the gold answer by itself; if it does, a failed comparison is wrong.
 
-Invariant: a policy chooses its answers, so an answer's effect on the verifier can only make it wrong.
+The policy chooses its answers, so an answer that the verifier cannot handle must never become ungraded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from turntree.rewards.limits import LimitExceeded
 
 
 def is_understood(node: Node) -> bool:
-    """Whether every value in a tree can be computed, for some values of its variables."""
+    """Return whether every value in a tree can be computed for some values of its variables."""
     if isinstance(node, Words | Const):
         return True
     if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp):

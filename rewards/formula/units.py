@@ -1,8 +1,3 @@
-"""Units of quantities: which agree, which contradict, which differ by a factor.
-
-Invariant: words without meaning ("exactly", "total") are not units.
-"""
-
 from __future__ import annotations
 
 import re
@@ -14,12 +9,9 @@ from typing import NamedTuple
 class Unit(NamedTuple):
     """The dimension and scale of a unit."""
 
-    dimension: str
-    """Name of the dimension; for unknown nouns, the noun itself."""
-    factor: Fraction = Fraction(1)
-    """Size of the unit in the dimension's first unit."""
-    known: bool = True
-    """Whether it is in the table below."""
+    dimension: str  #: name of the dimension; for an unknown noun, the noun
+    factor: Fraction = Fraction(1)  #: size in the first unit of the dimension's row in the table
+    known: bool = True  #: whether the table below has the unit
 
 
 _TABLE = {
@@ -96,10 +88,10 @@ _WRITTEN_OUT = {
 
 @lru_cache(maxsize=256)
 def read_unit(text: str) -> Unit | None:
-    """The dimension and scale of a unit as written; ``None`` if it has no meaning.
+    """Return the dimension and scale of a unit; ``None`` if its words have no meaning ("exactly", "total").
 
     Args:
-        text: Words and signs, as ``Quantity.unit`` holds them.
+        text: Words and signs as in ``Quantity.unit``.
 
     Example:
         >>> read_unit("square cm").dimension
@@ -151,5 +143,4 @@ def _look_up(word: str) -> Unit | None:
 
 
 def singular(word: str) -> str:
-    """A noun without the ``s`` of its plural."""
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word

@@ -1,8 +1,3 @@
-"""The workers of one process, forked when they are needed: the idle ones wait to be taken, spent ones are ended.
-
-Used by the owner's thread alone.
-"""
-
 from __future__ import annotations
 
 from turntree.rewards.errors import IsolationError
@@ -13,20 +8,19 @@ _CPU_DEADLINES = 3
 
 
 class Crew:
-    """Workers and the fork server that they come from, which is replaced if it is killed from outside."""
+    """Worker processes and their fork server. Used by the owner's thread alone."""
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
         self.idle: list[Worker] = []
         self.server: ForkServer | None = None
-        self._done: dict[int, int] = {}
-        """Jobs that each worker has done."""
+        self._done: dict[int, int] = {}  #: jobs done, by worker pid
 
     def take(self, *, fresh: bool) -> Worker:
-        """A worker for one job; a ``fresh`` one has done none.
+        """Return a worker for one job; a ``fresh`` worker has done none.
 
         Raises:
-            IsolationError: If no fork server stays alive.
+            IsolationError: The fork server dies as soon as it is started.
         """
         if self.idle and not fresh:
             return self.idle.pop()
@@ -41,7 +35,6 @@ class Crew:
         raise IsolationError("the fork server dies as soon as it is started")
 
     def give_back(self, worker: Worker, *, spent: bool) -> None:
-        """Keep a worker whose job is done, unless it is ``spent``, has done its number of jobs or is one too many."""
         done = self._done[worker.pid] = self._done.get(worker.pid, 0) + 1
         if spent or done >= self._settings.jobs_per_worker or len(self.idle) >= self._settings.places:
             self.bury(worker)
@@ -49,7 +42,7 @@ class Crew:
             self.idle.append(worker)
 
     def bury(self, worker: Worker) -> int:
-        """End a worker; returns the number of the signal that ended it, 0 if none is known."""
+        """Kill a worker and return the number of the signal that ended it, 0 if unknown."""
         self._done.pop(worker.pid, None)
         worker.channel.close()
         if self.server is None:
@@ -61,14 +54,13 @@ class Crew:
             return 0
 
     def close(self) -> None:
-        """End the fork server and all workers."""
         if self.server is not None:
             self.server.close()
         for worker in self.idle:
             worker.channel.close()
 
     def _lose_server(self) -> None:
-        """Discard a fork server that is gone, and the idle workers that died with it."""
+        # The kernel kills the workers of a dead fork server, so the idle ones are gone too.
         self.close()
         self.server = None
         self.idle.clear()

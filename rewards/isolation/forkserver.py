@@ -1,9 +1,3 @@
-"""The caller's handle on the fork server and its workers.
-
-Invariant: starting the server needs no fork of the caller's own threads, so it is safe beside threads, event
-loops and Ray; the server receives no signal of the caller's terminal.
-"""
-
 from __future__ import annotations
 
 import os
@@ -25,18 +19,14 @@ _ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
 
 
 class Worker(NamedTuple):
-    """A worker process, as the caller sees it."""
-
     pid: int
-    channel: Connection
-    """Takes jobs, gives verdicts."""
+    channel: Connection  #: sends jobs, receives verdicts
 
 
 class ForkServer:
-    """One fork server; not safe to use from two threads at once."""
+    """A handle on the process that forks workers; not safe to use from two threads at once."""
 
     def __init__(self) -> None:
-        """Start it; workers can be forked once it has imported their modules."""
         ours, theirs = Pipe()
         command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
         try:
@@ -56,14 +46,13 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the server."""
         return self._process.pid
 
     def fork(self, memory_bytes: int, cpu_seconds: int) -> Worker:
         """Fork a new worker.
 
         Args:
-            memory_bytes: Address space that it may use beyond its own at the start.
+            memory_bytes: Address space that the worker may use beyond what it has at the start.
             cpu_seconds: Processor time that one comparison may use.
 
         Raises:
@@ -82,10 +71,10 @@ class ForkServer:
         return Worker(pid, ours)
 
     def kill(self, worker: Worker) -> int:
-        """End a worker with SIGKILL and wait until it is gone; one that is already gone is not an error.
+        """Kill a worker and wait for its end; a worker that is already gone is not an error.
 
         Returns:
-            Number of the signal that ended it; 0 if it had exited by itself.
+            Number of the signal that ended the worker; 0 if it had exited by itself.
 
         Raises:
             IsolationError: The server is gone, and its workers with it.
@@ -98,7 +87,6 @@ class ForkServer:
             raise IsolationError(f"the fork server is gone: {error}") from error
 
     def close(self) -> None:
-        """End the server and all its workers."""
         self._control.close()
         try:
             self._process.wait(timeout=1)

@@ -1,10 +1,8 @@
-"""The thread that owns the workers of one process and waits on their sockets.
+"""The thread that owns this process's workers and waits on their sockets.
 
-All others hand it jobs and get futures, so threads, event loops and actors may use one pool at once.
-Invariants: a job ends within the deadline of starting; a worker that overruns is killed and replaced; a job whose
-worker dies is tried again; a job that has run longer than ``patience`` gives its place to the next, so short work
-never waits for long work. A job that fails by its own fault is tried once more on a new worker; if it fails again,
-the gold answer alone is tried: if that is understood, the answer is wrong, else ungraded.
+Other threads submit jobs and get futures. A job ends within its deadline: an overrunning worker is killed and
+replaced. A job that fails by its own fault is retried once on a new worker. If the retry fails too, the gold answer
+is tried alone: the answer is wrong if that succeeds, and ungraded if not.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from turntree.rewards.result import Status, Verdict
 
 _log = logging.getLogger(__name__)
 _TRIES = 3
+#: deadlines granted to a comparison that gets less than half of a processor; ungraded after that
 _STARVED_DEADLINES = 10
-"""Deadlines granted to a comparison that gets less than half of a processor; it is left ungraded after them."""
+#: signals that a process causes itself; all other signals come from outside
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
-"""Signals that a process causes itself; any other comes from outside."""
 
 
 class Bell:
-    """Wakes a thread that waits on sockets, from any other."""
+    """A socket pair by which any thread wakes the owner's ``select``."""
 
     def __init__(self) -> None:
         self.heard, self._rung = socket.socketpair()
@@ -47,24 +45,20 @@ class Bell:
         self._rung.setblocking(False)
 
     def ring(self) -> None:
-        """Wake it; more than one ring, or one after ``close``, is nothing."""
+        # A full or closed socket needs no second byte: the owner is awake already, or gone.
         with contextlib.suppress(OSError):
             self._rung.send(b".")
 
     def hush(self) -> None:
-        """Forget all rings so far."""
         with contextlib.suppress(BlockingIOError):
             self.heard.recv(4096)
 
     def close(self) -> None:
-        """Close both ends."""
         self.heard.close()
         self._rung.close()
 
 
 class Owner:
-    """The thread that owns the workers of one process."""
-
     def __init__(self, settings: PoolSettings) -> None:
         self.process = os.getpid()
         self._settings = settings
@@ -82,23 +76,19 @@ class Owner:
         self._thread.start()
 
     def submit(self, job: Job) -> Future[Verdict]:
-        """Submit a job; returns the future verdict."""
         task = Task(job)
         self._incoming.append(task)
         self._bell.ring()
         return task.future
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers alive now."""
         return [worker.pid for worker in (*self._crew.idle, *(run.worker for run in tuple(self._runs.values())))]
 
     def server_pid(self) -> int | None:
-        """Process id of the fork server."""
         server = self._crew.server
         return server.pid if server is not None else None
 
     def close(self) -> None:
-        """End the thread, the workers and the fork server."""
         self.closing = True
         self._bell.ring()
         self._thread.join(timeout=10)
@@ -122,7 +112,7 @@ class Owner:
             self._give_up()
 
     def _patience(self) -> float | None:
-        """Seconds until a run needs attention."""
+        # Seconds until the next patience or deadline ends; None waits for a socket alone.
         settings, now = self._settings, monotonic()
         ends = []
         for run in self._runs.values():
@@ -206,17 +196,16 @@ class Owner:
                     self._slow.append(run.task)
 
     def _deadline(self, run: Run) -> float:
-        """Seconds that a run may take: a quarter of the deadline at the first try."""
+        # The first try gets a quarter of the deadline: most overruns are accidents of a worker.
         whole = self._settings.deadline_seconds
         return whole if run.task.failures else max(whole / 4, self._settings.patience_seconds)
 
     def _is_starved(self, run: Run) -> bool:
-        """Whether the machine, not the comparison, causes the delay."""
+        # A worker that got less than half of a processor is slowed by the machine, not by the comparison.
         used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
         return used < (self._deadline(run) - self._settings.patience_seconds) / 2
 
     def _again(self, run: Run, death: int) -> None:
-        """Retry a task whose worker died, unless the task probably causes the deaths."""
         task = run.task
         task.deaths.append(death)
         if len(task.deaths) < _TRIES:
@@ -228,7 +217,6 @@ class Owner:
             task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=monotonic() - run.started))
 
     def _doubt(self, run: Run, status: Status) -> None:
-        """Continue after a failure that the answer may have caused."""
         task = run.task
         if task.asks_gold:
             self._settle(task, understood=False, seconds=monotonic() - run.started)
@@ -240,7 +228,7 @@ class Owner:
         self._slow.append(task)
 
     def _settle(self, task: Task, *, understood: bool, seconds: float) -> None:
-        """The verdict on an answer that failed twice, by the outcome of the gold answer alone."""
+        # The answer failed twice; the outcome of the gold answer alone decides between wrong and ungraded.
         status = task.failures[-1]
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)
         task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))

@@ -1,8 +1,3 @@
-"""A comparison in progress, and the worker that runs it.
-
-Invariant: a task is resolved once; later results are dropped.
-"""
-
 from __future__ import annotations
 
 import contextlib
@@ -17,45 +12,37 @@ from turntree.rewards.result import Status, Verdict
 
 
 class Task:
-    """A job and the future of its verdict."""
+    """A job and the future of its verdict, which is resolved once; later results are dropped."""
 
     __slots__ = ("asks_gold", "deaths", "failures", "future", "job")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.future: Future[Verdict] = Future()
-        self.deaths: list[int] = []
-        """How workers ended under it: numbers of signals, 0 for a plain exit."""
-        self.failures: list[Status] = []
-        """Failures of comparisons that the answer may have caused."""
-        self.asks_gold = False
-        """Whether only the gold answer is tried."""
+        self.deaths: list[int] = []  #: signal numbers of the workers that died during this task, 0 for a plain exit
+        self.failures: list[Status] = []  #: failures that the answer may have caused
+        self.asks_gold = False  #: whether only the gold answer is tried
 
     def resolve(self, verdict: Verdict) -> None:
-        """Resolve with a verdict."""
         with contextlib.suppress(Exception):  # cancelled meanwhile
             self.future.set_result(verdict)
 
     def fail(self, error: IsolationError) -> None:
-        """Resolve with an infrastructure error."""
         with contextlib.suppress(Exception):
             self.future.set_exception(error)
 
 
 @dataclass(slots=True)
 class Run:
-    """A worker and its current task."""
-
     worker: Worker
     task: Task
     started: float
     slow: bool = False
-    cpu_seconds: float | None = None
-    """Processor time of the worker when its patience ended."""
+    cpu_seconds: float | None = None  #: processor time of the worker when its patience ended
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used, in seconds; 0 if it is gone."""
+    # User and system time from /proc, in seconds; 0 if the process is gone.
     try:
         with open(f"/proc/{pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()

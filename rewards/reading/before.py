@@ -1,7 +1,7 @@
-r"""What stands before a box and belongs to its value: a sign, a factor, a root around it.
+r"""Text before a box that belongs to the box's value: a sign, a factor, a root around the box.
 
-Invariant: only a bounded part of the text is looked at. A blank that is filled in stays what it is: in an equation with
-a known left side, ``7 = 3 + \boxed{4}``, or in an expression with variables, ``(x-2)(x-\boxed{3})``.
+A box that fills in a blank stays as it is: in an equation with a known left side, ``7 = 3 + \boxed{4}``, or in an
+expression with variables, ``(x-2)(x-\boxed{3})``.
 """
 
 from __future__ import annotations
@@ -24,31 +24,29 @@ _RELATION = re.compile(RELATION)
 _END = re.compile(r"\$|\\[)\]]|\n|[;:!?,]\s|\.(?:\s|$)|\\(?:text|mathrm)\s*\{|&|\\\\|\s[a-zA-Z]{2,}")
 _CLOSED = re.compile(r"[\s.]*(?:\$|\\[)\]]|$)")
 _BULLET = re.compile(r"(?:^|\n)\s*[-+*\u2212]\s+$")
+#: A letter directly before a box that only a number and a relation precede.
 _FACTOR = re.compile(
     r"(?:^|[$=({[]\s*)(\d*(?:[A-Za-z]|\\(?:pi|theta|alpha|beta|gamma|lambda|mu|phi|omega|rho|sigma|tau|epsilon|delta)))$"
 )
-"""A letter directly before a box, which nothing but a number and a relation precedes."""
 _LETTER = re.compile(r"(?<![\\a-zA-Z])[a-df-hj-zA-Z]")
 _SEEN, _FAR = 100, 400
+#: Last characters, across a blank, of text that may belong to a box.
 SIGNS = frozenset("-+*/^{(\u2212\u00b1\u00d7\u00b7\u00f7")
-"""Last characters of what may belong to a box, across a blank."""
-BESIDE = SIGNS | frozenset("0123456789")
-"""Directly before it."""
-_ENDS = BESIDE | frozenset("tsvmpngx}")
-"""The same, with those of commands."""
+BESIDE = SIGNS | frozenset("0123456789")  #: Last characters of such text directly before a box.
+_ENDS = BESIDE | frozenset("tsvmpngx}")  #: ``BESIDE`` with the last characters of commands.
 
 
 def whole(text: str, start: int, end: int, content: str) -> str | None:
-    r"""The formula that a box is an operand of.
+    r"""Return the formula of which a box is an operand, with the content in place of the box.
 
     Args:
         text: The text.
-        start: Where the box begins.
-        end: Behind it.
-        content: What is in it.
+        start: Index of the box.
+        end: Index after the box.
+        content: Content of the box.
 
     Returns:
-        The formula with the content in place of the box; ``None`` where the box stands for itself.
+        The formula; ``None`` if the box stands alone.
 
     Example:
         >>> [whole(rf"$x={before}\boxed{{7}}$", 3 + len(before), 12 + len(before), "7") for before in ("", "-", "2+")]

@@ -1,7 +1,7 @@
-r"""What stands behind an answer and belongs to it: another value, or the rest of a formula.
+r"""Text after an answer that belongs to it: another value, or the rest of a formula.
 
-Invariant: only a bounded part of the text is looked at. A formula that goes on to a relation leaves a blank
-to be filled in, ``3 + \boxed{4} = 7``, and words behind an answer, its unit among them, change nothing.
+A formula that continues with a relation has a blank to fill in, ``3 + \boxed{4} = 7``. Words after an answer, its
+unit among them, change nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _OR = re.compile(
 )
 _AND = re.compile(_CLOSED + r"(?:[,;&]\s*(?:and\s+)?|(?:and|as well as)\s+)(?:also\s+)?" + _VALUE, re.IGNORECASE)
 _SENTENCE = re.compile(r"\W*(?:$|\n)")
+#: Words after which no value follows.
 NO_VALUE = rf"(?:(?!\b(?:{_NUMERALS}|none|undefined|infinit\w*|[b-z])\b)[a-z ,'-])"
-"""A sign of words that name no value."""
+#: A hypothetical clause at the end of a text: ``or else $J$ would have more factors``.
 _CLAUSE = re.compile(
     r"(?:or )?(?:else|otherwise|if not),? \$?[a-z]\$? (?:would|could|must|will|has|have|had|is|are)\b"
     rf"(?:more than \d+|{NO_VALUE}){{0,80}}[).]{{0,2}}\s{{0,9}}",
     re.IGNORECASE,
 )
-"""What would be if the value were another one, at the end of a text: ``or else $J$ would have more factors``."""
 _STOP = re.compile(r"[\s$)\]*\\}]*(?:$|\n|[.;](?:\s|$))")
 _LINE_END = re.compile(r"\n|(?<!\\)[.?!;,](?:\s|$)")
 _SIGNS = (
@@ -63,15 +63,15 @@ _JOINED = re.compile(_CLOSED + r"(?P<sign>[-+*/\u2212\u00d7\u00b7\u00f7]|\\(?:cd
 _WORDS = {"plus": "+", "minus": "-", "times": r"\cdot", "divided by": "/", "to": ":"}
 _CLOSING = re.compile(r"\$|\\[)\]]")
 _PERCENT = re.compile(r"\\?%\s*")
+#: The sign of a relation, as a pattern.
 RELATION = r"(?:[=<>\u2248\u2264\u2265]|\\(?:approx|leq?|geq?|equiv)(?![a-zA-Z]))"
-"""The sign of a relation, as a pattern."""
 _RELATION = re.compile(r"[\s})]*" + RELATION)
 _SETTING = re.compile(r"\$|\\[()\]]|\*\*|\\(?:text(?:bf|it|rm)?|mathrm)\s*\{(?P<words>[^{}]*)\}")
 _SEEN = 120
 
 
 def offered(text: str, place: int) -> tuple[str, ...]:
-    """The value that an "or" offers directly behind a place, if there is one."""
+    """Return the value that an "or" offers directly after a position, if there is one."""
     beside = _OR.match(text, place, place + _SEEN)
     if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
         return ()
@@ -79,24 +79,24 @@ def offered(text: str, place: int) -> tuple[str, ...]:
 
 
 def joined(text: str, end: int, start: int) -> str:
-    """The operation that joins two boxes to one formula, which ends behind the second; empty if none does."""
+    """Return the operation that joins two boxes into one formula; empty if there is none."""
     sign = _JOINED.fullmatch(text, end, start)
     return "" if sign is None else "/" if sign["sign"].startswith("}") else sign["sign"]
 
 
 def goes_on(text: str, place: int) -> bool:
-    """Whether a relation follows, so that what is before it is no result."""
+    """Return whether a relation follows, which means that the text before it is no result."""
     return _RELATION.match(text, place) is not None
 
 
 def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
-    r"""What a text says in place of a box or beside it, which must be right as well.
+    r"""Return the values that a text gives beside or in place of a box; all of them must be right.
 
     Args:
         text: The text.
-        start: Where the box begins.
-        place: Behind the box.
-        content: What is in the box.
+        start: Index of the box.
+        place: Index after the box.
+        content: Content of the box.
 
     Example:
         >>> [behind(rf"\boxed{{7}}{rest}", 0, 9, "7") for rest in (" / 8", " and 8.", " cm.")]

@@ -1,7 +1,4 @@
-r"""The boxes of a text: ``\boxed{}``, ``\fbox{}``, ``\framebox{}``.
-
-Invariant: one pass to find the boxes, and a bounded look at the last ones.
-"""
+r"""The boxes of a text: ``\boxed{}``, ``\fbox{}``, ``\framebox{}``."""
 
 from __future__ import annotations
 
@@ -36,16 +33,16 @@ _NEGATED_AFTER = re.compile(
     r"(?:\bnot (?:the|correct|right|it)\b|\bisn't\b|\b(?:is|was) (?:wrong|incorrect|false|not)\b)",
     re.IGNORECASE,
 )
+#: A negated property at the end of a text, with no other value after it: ``is not on the line``.
 _PROPERTY = re.compile(
     r"\W{0,9}(?:is|was) not (?:on|inside|between|collinear|parallel|prime|divisible by \d+|"
     rf"an? (?:(?:multiple|factor|divisor) of \d+|power|prime|square|perfect))\b{NO_VALUE}{{0,80}}\W{{0,9}}",
     re.IGNORECASE,
 )
-"""What an answer is not, at the end of a text, without another value behind it: ``is not on the line``."""
+#: A redefined box, which prints something else.
 REDEFINED = re.compile(
     r"\\(?:let|[gex]?def|(?:re)?newcommand\*?|DeclareRobustCommand)\s*\{?\s*\\(?:d?boxed|fbox)(?![a-zA-Z])"
 )
-"""A box that prints something else."""
 _AROUND = " \n.$~"
 _MAY_BELONG = BESIDE | {" "}
 _LOOK_BACK = 64
@@ -55,14 +52,10 @@ _GAP = 60
 class Boxes(NamedTuple):
     """The sequence of boxes at the end of a text."""
 
-    contents: tuple[str, ...]
-    """Their contents, in order; the last is the answer."""
-    alternatives: tuple[str, ...] = ()
-    """Values offered beside the answer by an "or"."""
-    status: Status = Status.OK
-    """Why the last box cannot be compared, if so."""
+    contents: tuple[str, ...]  #: contents in order; the last is the answer
+    alternatives: tuple[str, ...] = ()  #: values that an "or" offers beside the answer
+    status: Status = Status.OK  #: why the last box cannot be compared, else ok
     flags: tuple[str, ...] = ()
-    """Suspicions of hacking."""
 
 
 class _Box(NamedTuple):
@@ -72,7 +65,7 @@ class _Box(NamedTuple):
 
 
 def lone_number(text: str) -> str | None:
-    """The whole number in the only box of a text, if nothing else needs checking; the common case, fast."""
+    # A fast path for the common case: one box with a whole number and nothing else to check.
     start = text.find("\\boxed{")
     if start < 0 or "<" in text or "%" in text or text.count("box") != 1 or "~~" in text or "]:" in text:
         return None
@@ -100,13 +93,10 @@ def lone_number(text: str) -> str | None:
 
 
 def find_boxes(text: str) -> Boxes | None:
-    """The last visible box, with those directly before it.
+    """Return the last visible box and the boxes directly before it, ``None`` if there is none.
 
     Args:
         text: A text without thoughts and without hidden text.
-
-    Returns:
-        The boxes; ``None`` if the text has no box.
     """
     if "box" not in text:
         return None
@@ -159,12 +149,10 @@ def find_boxes(text: str) -> Boxes | None:
 
 
 def _fills(outer: _Box, inner: _Box) -> bool:
-    """Whether a box holds another one and nothing else."""
     return len(outer.content.strip(_AROUND)) == inner.end - inner.start
 
 
 def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
-    """A box; the status if its content cannot be compared; ``None`` if the command stands alone."""
     start = match.end()
     if start >= len(text) or text[start] != "{":
         bare = _BARE.match(text, start)

@@ -1,8 +1,3 @@
-"""Numbers written in Chinese characters: ``三十五``, ``一万二千``, ``五分之三``, ``百分之五``.
-
-Invariant: a text is read from its beginning; what cannot be a number is left to the caller.
-"""
-
 from __future__ import annotations
 
 import re
@@ -15,11 +10,11 @@ _PARTED = re.compile(f"({_RUN.pattern})分之({_RUN.pattern})")
 
 
 def written(text: str) -> tuple[str, str]:
-    """The number that a text begins with, as LaTeX, empty where there is none; and the rest of the text.
+    """Return the Chinese number at the beginning of a text as LaTeX, and the rest of the text.
 
     Example:
         >>> [written(text) for text in ("三十五", "五分之三", "一千二百零五米", "十个", "个")]
-        [('35', ''), ('\\\\frac{3}{5}', ''), ('1205', '米'), ('10', '个'), ('', '个')]
+        [('35', ''), ('\\frac{3}{5}', ''), ('1205', '米'), ('10', '个'), ('', '个')]
     """
     if (parted := _PARTED.match(text)) is not None:
         below, above = number(parted[1]), number(parted[2])
@@ -32,7 +27,7 @@ def written(text: str) -> tuple[str, str]:
 
 
 def number(run: str) -> int | None:
-    """The whole number that characters name; ``None`` where they name none, such as ``二三`` or ``十百``."""
+    # None for characters that name no whole number, such as 二三 or 十百.
     if run.startswith("负"):
         value = number(run[1:])
         return None if value is None else -value

@@ -1,8 +1,8 @@
-r"""Extraction of the answer that a text commits to.
+r"""Extraction of the answer to which a text commits.
 
-The last ``\boxed{}`` outside of ``<think>`` counts; without a box ``<answer>``, then ``#### x``, then "answer
-is x", then the last number or formula. Invariant: time is linear in the text, and nothing is evaluated. Text in
-comments and thoughts is not part of the answer; whether the answer is right is not decided here.
+The last ``\boxed{}`` outside of ``<think>`` counts. Without a box: ``<answer>``, then ``#### x``, then "answer is
+x", then the last number or formula. Time is linear in the text, and nothing is evaluated. Comments and thoughts
+are not part of the answer.
 """
 
 from __future__ import annotations
@@ -18,49 +18,42 @@ from turntree.rewards.reading.thoughts import may_think, without_thoughts
 from turntree.rewards.reading.visible import without_comments, without_hidden
 from turntree.rewards.result import Status
 
-_AROUND = " \n.,*$()[]\\"
-"""What may stand around an answer that is all of a text."""
+_AROUND = " \n.,*$()[]\\"  #: Characters that may surround an answer that is the whole text.
 
 
 class Answer(NamedTuple):
     """The answer of a text."""
 
-    text: str
-    """The answer itself, LaTeX or plain."""
+    text: str  #: LaTeX or plain text
+    #: all boxes of the sequence that ends with the answer, in order; empty if the answer stands alone
     candidates: tuple[str, ...] = ()
-    """All boxes of a sequence of boxes that ends with the answer, in order; empty if it stands alone."""
-    alternatives: tuple[str, ...] = ()
-    """Other values that the text offers beside it ("5 or 6"); each must be right as well."""
-    prose: bool = False
-    """Whether it was cut out of a sentence, so that words may surround it."""
-    guessed: bool = False
-    """Whether the sentence does not call it an answer: the last value of prose, or a "result"."""
+    alternatives: tuple[str, ...] = ()  #: other values that the text offers ("5 or 6"); each must be right as well
+    prose: bool = False  #: whether the answer was cut out of a sentence, so that words may surround it
+    guessed: bool = False  #: whether no phrase names the answer: it is the last value of the prose, or a "result"
 
 
 class Extraction(NamedTuple):
     """The result of an extraction."""
 
-    found: Answer | None
-    """The answer; ``None`` unless ``status`` is ok."""
-    status: Status = Status.OK
-    """Ok, or why nothing can be compared."""
-    flags: tuple[str, ...] = ()
-    """Suspicions of hacking."""
+    found: Answer | None  #: ``None`` unless ``status`` is ok
+    status: Status = Status.OK  #: ok, or why nothing can be compared
+    flags: tuple[str, ...] = ()  #: suspected reward hacks
 
     @property
     def answer(self) -> str | None:
-        """The answer's text."""
+        """The text of the answer, ``None`` if there is none."""
         return self.found.text if self.found is not None else None
 
 
 def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
-    r"""Find the answer.
+    r"""Find the answer of a text.
 
     Args:
-        answer_format: Rules of the data set; options are looked for differently.
+        text: The policy's own text.
+        answer_format: Rules of the data set; the letters of options are searched differently.
 
     Returns:
-        The answer, or why there is none.
+        The answer, or the reason why there is none.
 
     Example:
         >>> extract("The answer is 3. No: #### 4").answer

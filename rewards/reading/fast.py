@@ -1,8 +1,3 @@
-"""Verdicts that need no parser: equal strings, plain numbers.
-
-Invariant: decides only cases in which the full comparison would decide the same, and costs microseconds.
-"""
-
 from __future__ import annotations
 
 from fractions import Fraction
@@ -20,10 +15,9 @@ _MAX_DECIMALS = 11
 
 
 def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, question: str = "") -> Verdict | None:
-    """The verdict, or ``None`` if the full comparison is needed.
+    """Return the verdict on equal strings and plain numbers, ``None`` for everything else.
 
-    Args:
-        question: The question asked of the policy; a quotient may be copied from it.
+    It only decides cases in which the full comparison would decide the same.
 
     Example:
         >>> from turntree.rewards.answer_format import EXACT
@@ -48,7 +42,7 @@ def compare_fast(gold: str, answer: Answer, answer_format: AnswerFormat, questio
 
 @lru_cache(maxsize=4096)
 def _number(text: str) -> Fraction | int | None:
-    """A plain number; ``None`` for percentages and long decimals, which have their own rules."""
+    # Percentages and long decimals have rules of their own in the full comparison.
     if len(text) > _MAX_LENGTH:
         return None
     if text.isdecimal() and text.isascii():

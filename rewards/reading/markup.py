@@ -1,7 +1,6 @@
-r"""Text that Markdown, HTML and LaTeX do not show: struck out, not displayed, commented out, kept in a macro.
+r"""Removal of text that Markdown, HTML and LaTeX do not show: struck out, commented out, kept in a macro.
 
-Invariant: linear in the text; what is left is a subsequence of it. Text in a box is left as it is: hidden text there
-is part of an answer, which is refused for it.
+Text in a box stays: hidden text there is part of an answer, which is refused because of it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _NOTE = re.compile(
 
 
 def without_markup(text: str) -> str:
-    r"""The text without what its markup does not show.
+    r"""Return the text without the parts that its markup hides.
 
     Example:
         >>> without_markup(r"8 ~~\boxed{7}~~"), without_markup(r"8 \iffalse \boxed{7} \fi")
@@ -58,13 +57,12 @@ def without_markup(text: str) -> str:
 
 
 def is_boxed(text: str, place: int) -> bool:
-    """Whether a position lies in a box."""
     box = text.rfind("box", max(0, place - _LOOK_BACK), place)
     return box >= 0 and end_of_group(text[box:place] + "}", 0, depth=0) > place - box
 
 
 def end_of_group(text: str, start: int, *, depth: int) -> int:
-    """The end of the group that opens here, or that is already open; the end of the text if it never closes."""
+    # The end of the text if the group never closes.
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth <= 0:
@@ -82,7 +80,7 @@ def _cut(text: str, parts: Iterator[tuple[int, int]]) -> str:
 
 
 def _elements(text: str) -> Iterator[tuple[int, int]]:
-    """Elements of HTML that are not displayed, and tags that keep an answer in an attribute."""
+    # HTML elements that are not displayed, and tags that keep an answer in an attribute.
     start, name, depth = -1, "", 0
     first = len(text) - len(text.lstrip())
     for tag in _TAG.finditer(text):
@@ -107,10 +105,8 @@ def _is_hidden(name: str, attributes: str) -> bool:
 
 
 def _branches(text: str) -> Iterator[tuple[int, int]]:
-    r"""What lies between ``\iffalse`` and its ``\else`` or ``\fi``, between ``\else`` of ``\iftrue`` and ``\fi``.
-
-    Of a condition that TeX would compute neither branch counts.
-    """
+    # The branch that TeX skips: of \iffalse the first, of \iftrue the second.
+    # Of a condition that TeX would have to compute, neither branch counts.
     opened: list[bool | None] = []
     hidden = 0  # of those opened, the ones whose present branch does not count
     start, last = -1, text.rfind("\\fi")

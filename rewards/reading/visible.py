@@ -1,7 +1,4 @@
-"""The part of a text that counts: comments and what LaTeX hides removed. Thoughts: ``thoughts``.
-
-Invariant: one pass over the text; what is left is a subsequence of it.
-"""
+"""The visible part of a text: without comments and without text that LaTeX hides."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ _WHITE = (
     r"(?:\[[^\]]*\])?\s*\{\s*(?:white|transparent|none|background|#?[fF]{3,8}|1(?:\s*,\s*1){0,2}|"
     r"255\s*,\s*255\s*,\s*255)\s*\}"
 )
+#: A command whose argument is hidden or altered.
 HIDING = re.compile(
     r"\\(?:(?:[hv]?phantom|[bx]?cancel|sout|xout|st|strike|[rl]lap|math[rl]lap|comment|hide|hidden|ignore|invisible|"
     r"@?gobble)\*?(?![a-zA-Z])|textcolor" + _WHITE + "|"
@@ -25,14 +23,13 @@ HIDING = re.compile(
     r"(?:transparent|opacity|pgfset(?:fill|stroke)?opacity)\s*\{\s*0(?:\.0*)?\s*\}|"
     r"fontsize\s*\{\s*0(?:\.0*)?\s*(?:pt)?\s*\}\s*\{[^{}]*\}\s*\\selectfont))\s*"
 )
-"""A command whose argument does not show, or not as it stands."""
 _COMMENT = re.compile(r"(?:^|(?<=[})\]$.]))[ \t]*%", re.MULTILINE)
 _COUNTED = re.compile(r"\d\s*(?:\$|\\\)|\)|\\\])+$")
 _ANSWER = re.compile(r"box|####|answer", re.IGNORECASE)
 
 
 def without_comments(text: str) -> str:
-    """The text without HTML comments; one that is never closed extends to the end."""
+    # An HTML comment that is never closed extends to the end.
     kept, position = [], 0
     while (start := text.find("<!--", position)) >= 0:
         kept.append(text[position:start])
@@ -44,7 +41,7 @@ def without_comments(text: str) -> str:
 
 
 def without_hidden(text: str) -> str:
-    r"""The text without parts that LaTeX hides: phantoms, white ink, struck-out words, comments that name an answer.
+    r"""Return the text without phantoms, white ink, struck-out words, and comments that name an answer.
 
     Example:
         >>> without_hidden(r"It is 8 \phantom{\boxed{7}}"), without_hidden("50% of 4 is 2")
@@ -63,7 +60,7 @@ def without_hidden(text: str) -> str:
 
 
 def _without_comments_that_answer(text: str) -> str:
-    """The text without LaTeX comments that contain an answer; percentages are not comments."""
+    # Only comments that name an answer are dropped: most percent signs in prose are percentages.
     kept, position, searched = [], 0, 0
     for sign in _COMMENT.finditer(text):
         if sign.start() < max(position, searched) or _COUNTED.search(text[max(0, sign.start() - 40) : sign.start()]):

@@ -1,4 +1,0 @@
-"""Formulas as syntax trees: tokens, terms, commands, and traversal.
-
-Not here: the value of a tree (``values``).
-"""

@@ -1,7 +1,6 @@
-r"""Characters outside ASCII, written as LaTeX writes them: ``⅚`` is ``\frac{5}{6}``, ``2¹⁰`` is ``2^{10}``.
+r"""Characters outside ASCII as LaTeX: ``⅚`` becomes ``\frac{5}{6}``, ``2¹⁰`` becomes ``2^{10}``.
 
-Invariant: a run of superscripts or subscripts is one exponent or index; a character that is not known here stays, for
-the tokenizer to refuse.
+Unknown characters stay, and the tokenizer refuses them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ _SIGNS = {
     "\u2192": r"\to ", "\u21d2": r"\Rightarrow ", "\u00a2": r"\cent ", "\uffe0": r"\cent ",
     "\u00c5": "angstrom", "\u212b": "angstrom",
 }  # fmt: skip
-HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)
-"""``a.m.`` and ``p.m.``, whose letter is kept."""
+HALF_OF_DAY = re.compile(r"\b([ap])\.\s?m\b\.?", re.IGNORECASE)  #: ``a.m.`` and ``p.m.``; their first letter is kept.
 _GREEK_CAPITALS = frozenset(str.split("Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi Omega"))
 _LATIN = dict(
     zip(str.split("Alpha Beta Epsilon Zeta Eta Iota Kappa Mu Nu Omicron Rho Tau Chi"), "ABEZHIKMNOPTX", strict=True)
@@ -43,6 +41,7 @@ _LATIN = dict(
 _RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "0123456789+-=()ni", strict=True))
 _LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₒₓₙₘₖᵢⱼ", "0123456789+-=()aeoxnmkij", strict=True))
 _RUN = re.compile(f"([{''.join(_RAISED)}]+)|([{''.join(_LOWERED)}]+)")
+#: Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing.
 _FOREIGN = {
     word: english
     for english, words in {
@@ -58,33 +57,32 @@ _FOREIGN = {
     }.items()
     for word in words.split()
 }  # fmt: skip
-"""Units, counters and conjunctions in Chinese, Japanese, Korean and Russian; a counter changes nothing."""
+#: Multipliers after digits: ``5万``.
 _THOUSANDS_IN_CHINESE = {"千": r"\cdot1000 ", "万": r"\cdot10000 ", "亿": r"\cdot100000000 "}
-"""Behind digits: ``5万``."""
 _FOREIGN_RUN = re.compile("[\u0400-\u04ff]+|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]+")
+#: Numbers of one character, as in lists.
 _ENCLOSED = (
     "CIRCLED DIGIT ", "CIRCLED NUMBER ", "PARENTHESIZED DIGIT ", "PARENTHESIZED NUMBER ", "DINGBAT ",
     "NEGATIVE CIRCLED ", "DOUBLE CIRCLED ",
 )  # fmt: skip
-"""Numbers of one character, as lists have them."""
 _OTHER = re.compile(r"[^\x00-\x7f]")
 _DOT_ABOVE = re.compile("([0-9])\u0307")
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,\\! ?|\\,|\\ |~|\\;|\\:|\\!)(?=\d{3}(?!\d))")
 _DECIMAL_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+#: Unit vectors in bold type.
 _AXIS = re.compile(
     r"\\(?:mathbf|boldsymbol|bm|(?:hat|vec)\s*\{\s*\\(?:mathbf|boldsymbol|bm))\s*\{\s*(?:\\(?:hat|vec)\s*\{?\s*)?\\?([ijk])"
     r"(?:math)?\s*\}+"
 )
-"""Unit vectors in bold type."""
+#: Binomial coefficients with the letter between their numbers: ``^5C_2``.
 _CHOSEN = re.compile(
     r"(?<![\w)}\]])(?:\{\})?[\^_](?:\{(\w{1,9})\}|(\w))\s*(?:C|\\(?:text|mathrm)\{C\})\s*_(?:\{(\w{1,9})\}|(\w))"
 )
-"""Binomial coefficients with the letter between their numbers: ``^5C_2``."""
 _ROW_SPACING = re.compile(r"(\\\\|\\cr)\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|mu)\s*\]")
 
 
 def normalized(text: str) -> str:
-    r"""A text in ASCII as far as its characters are known, its thousands closed up.
+    r"""Translate known characters to ASCII and close up digit groups.
 
     Example:
         >>> normalized("2\u00b9\u2070"), normalized("\u215a"), normalized(r"1\,000{,}000")
@@ -112,7 +110,6 @@ def _raised_or_lowered(match: re.Match[str]) -> str:
 
 
 def _translated(run: str) -> str:
-    """A number, unit, counter or conjunction as LaTeX has it; other words stay, for the tokenizer to refuse."""
     english = _FOREIGN.get(run)
     if english is None:
         number, rest = written(run)
@@ -145,7 +142,7 @@ def _sign(character: str) -> str:
 
 
 def _greek(character: str, name: str) -> str:
-    """The command of a Greek letter; a capital that looks Latin is the Latin letter."""
+    # A Greek capital that looks Latin is the Latin letter.
     size, letter = name.split()[1], name.split()[-1].lower().replace("lamda", "lambda")
     if letter == "final" or "WITH" in name:
         return character

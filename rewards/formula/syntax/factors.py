@@ -1,6 +1,6 @@
-r"""Parser of factors: numbers, letters and groups with their powers, indices, marks and the brackets they apply to.
+r"""Parser of factors: numbers, letters and groups with their powers, indices, marks and arguments.
 
-Invariant: the parser builds nodes and computes nothing; a function without brackets takes the product that follows.
+A function without brackets takes the product that follows.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ GREEK = frozenset(
 ACCENTS = frozenset(
     str.split("overline bar hat vec tilde overrightarrow widehat dot mathcal mathscr mathfrak underbrace")
 )
+#: Units after a micro sign.
 _MICRO = frozenset(["F", "C", "A", "V", "W", "H", "m", "s", "g", "L", "l", "J", "N", "T", "Hz", "Pa", "mol"])
-"""Units behind a micro sign."""
 _NO_FACTOR = frozenset("+-*/^_=<>)]},;:!%'&.?~\"#@`")
 _FACTOR_COMMANDS = (
     frozenset(
@@ -64,7 +64,7 @@ _FACTOR_COMMANDS = (
 
 
 class Factors(Cursor):
-    """Parses factors; contents of brackets are parsed by ``bracketed``."""
+    """Parses factors; ``bracketed`` parses the contents of brackets."""
 
     @abstractmethod
     def bracketed(self) -> Node:
@@ -95,7 +95,6 @@ class Factors(Cursor):
         """A chain of relations, or an expression without one."""
 
     def starts_factor(self) -> bool:
-        """Whether a factor without a product sign is next."""
         token = self.next
         if token.kind in ("num", "sym", "begin"):
             return True
@@ -118,12 +117,12 @@ class Factors(Cursor):
         return not (token.text == "mu" and self.ahead().kind == "word" and self.ahead().text in _MICRO)
 
     def at_unit_fraction(self) -> bool:
-        r"""Whether a unit is next that is written as a fraction: ``\frac{\text{mi}}{\text{h}}``."""
+        # A unit that is a fraction: \frac{\text{mi}}{\text{h}}.
         braced = self.at("frac", "dfrac", "tfrac") and self.ahead().text == "{"
         return braced and self.ahead(2).kind == "word" and not self.at_function(2)
 
     def at_function(self, distance: int = 0) -> bool:
-        """Whether a function without backslash is next, or at a distance; ``min`` and ``sec`` may be units."""
+        # min and sec are units if no argument follows.
         token = self.ahead(distance)
         name = token.text.lower()
         if token.kind != "word":
@@ -133,7 +132,6 @@ class Factors(Cursor):
         return name in FUNCTIONS or token.text in ("sqrt", "pi")
 
     def factor(self) -> Node:
-        """One factor with its powers, indices, factorials and marks."""
         token = self.next
         with self.nested():
             node = self.atom()
@@ -169,12 +167,12 @@ class Factors(Cursor):
         return node
 
     def _is_factorial(self, node: Node) -> bool:
-        """Whether ``!=`` is a factorial and an equal sign: directly behind a number, or behind ``n``."""
+        # In "5!=120" and "n!=..." the mark is a factorial; elsewhere != is a relation.
         known = isinstance(node, Num) or node == Sym("n")
         return known and not self.next.spaced and self.tokens[self.place - 1].kind in ("num", "sym")
 
     def _degrees(self, whole: Node) -> Node:
-        """Degrees, with the minutes and seconds that follow."""
+        # Minutes and seconds may follow.
         parts = [whole]
         for size, marks in ((60, 1), (3600, 2)):
             token, place = self.next, self.place
@@ -209,7 +207,7 @@ class Factors(Cursor):
                 return count
 
     def application(self, node: Node) -> Node | None:
-        """The node applied to the brackets that follow, if it is a function; brackets are read once in any case."""
+        # Brackets are parsed only once, whichever reading applies: parsing twice takes exponential time.
         name = function_name(node)
         braced = self.next.kind == "op" and self.at("{") and self.ahead().text == "("
         if not name or not (braced or self.at("(", "[")) or self.place in self.bracketed_at:
@@ -230,7 +228,6 @@ class Factors(Cursor):
         return None
 
     def _ends_factor(self, distance: int) -> bool:
-        """Whether a relation, a bracket that closes, a comma or the end is at a distance."""
         return self.ahead(distance).text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
 
     def _power(self, base: Node) -> Node:
@@ -257,7 +254,6 @@ class Factors(Cursor):
         return Pow(base, exponent)
 
     def argument(self, *, one_digit: bool = False) -> Node:
-        """The argument of a command or an exponent: a group, or the next sign."""
         if self.at("{"):
             return self.group()
         if self.accept("-"):
@@ -270,7 +266,6 @@ class Factors(Cursor):
             return self.atom()
 
     def argument_text(self) -> str:
-        """The letters and digits of an index."""
         if not self.accept("{"):
             return self.take().text.lower() if self.next.kind == "word" else self.take().text
         texts: list[str] = []
@@ -283,7 +278,6 @@ class Factors(Cursor):
             texts.append(token.text)
 
     def group(self) -> Node:
-        """The contents of LaTeX braces."""
         self.expect("{")
         with self.nested():
             node = self.relation()
@@ -300,7 +294,6 @@ class Factors(Cursor):
         return node
 
     def atom(self) -> Node:
-        """An expression without marks after it."""
         token = self.next
         if token.kind == "num":
             self.take()
@@ -331,7 +324,6 @@ class Factors(Cursor):
 
 
 def negated(node: Node) -> Node:
-    """The node with a minus before it."""
     if isinstance(node, Num):
         return Num(-node.value, node.decimals)
     if isinstance(node, Quantity):

@@ -1,7 +1,6 @@
-"""Parser of answers: lists, relations, sets, quantities, words around expressions of ``terms`` and ``commands``.
+"""Parser of answers: lists, relations, sets, and quantities.
 
-Invariant: reading is bounded by the limits and runs nothing. A text that is no well-formed answer raises
-``Malformed``; it is never read as something similar.
+Text that is no well-formed answer raises ``Malformed``; it is never parsed as something similar.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ _HALVES = {
 }  # fmt: skip
 _AND_PART = re.compile(r"(?<![\d.,/])(\d+) and (?:a |one[ -])(half|third|quarter|fourth|fifth|sixth|eighth|tenth)\b")
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8, "tenth": 10}
-_LONGEST_UNIT = 2
-"""Words behind a number in words."""
+_LONGEST_UNIT = 2  #: words after a number in words
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "langle": "rangle", "]": "["}
 
 
 @lru_cache(maxsize=256)  # a gold answer is read for every answer that it is compared with
 def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
-    """The syntax tree of an answer.
+    """Parse an answer into a syntax tree.
 
     Args:
         text: The answer, LaTeX or plain, without the box.
-        thousands: Read ``1,234`` as one number where no bracket is open.
-        letters: Read letters outside of text commands as products, functions and names, never as words or units.
+        thousands: Parse ``1,234`` as one number outside of brackets.
+        letters: Parse letters outside of text commands as products, functions and names, never as words or units.
+        functions: Names that are functions wherever brackets follow.
 
     Raises:
         LimitExceeded: The answer is too large.
@@ -93,7 +92,7 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
 
 
 def _worded_numeral(text: str) -> Node | None:
-    """A number in words, with a noun or a unit behind it: ``five thousand dollars``."""
+    # A number in words with a noun or a unit: five thousand dollars.
     words = text.split()
     for end in range(len(words), max(len(words) - _LONGEST_UNIT, 1) - 1, -1):
         if (number := numeral(" ".join(words[:end]))) is not None:
@@ -103,12 +102,9 @@ def _worded_numeral(text: str) -> Node | None:
 
 
 class Parser(Quantities):
-    """Parses whole answers."""
-
     _congruent = False
 
     def sequence(self) -> Node:
-        """A list with commas, "and" or "or" between its items."""
         items = [self.relation()]
         word = ""
         while True:
@@ -129,7 +125,6 @@ class Parser(Quantities):
         return items[0] if len(items) == 1 else Group(congruent(items), word=word)
 
     def relation(self) -> Node:
-        """A chain of relations, a proportion, or an expression without one."""
         first = None if self._relation_sign() else self.set()
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
@@ -169,7 +164,7 @@ class Parser(Quantities):
         return Rel(tuple(terms), tuple(signs))
 
     def _modulus(self) -> Node | None:
-        r"""The modulus behind a congruence: ``\pmod 5``, ``(mod 5)``, ``mod 5``."""
+        # Notations: \pmod 5, (mod 5), mod 5.
         opened = self.at("(") and self.ahead().text in MODULO
         if not opened and self.next.text not in MODULO:
             return None
@@ -190,7 +185,6 @@ class Parser(Quantities):
         return Ratio(tuple(items))
 
     def set(self) -> Node:
-        """Unions, intersections and differences, or an expression without one."""
         node = without_elements(self.quantity())
         while self.next.kind == "cmd" and self.next.text in _SETS:
             sign = _SETS[self.take().text]
@@ -198,7 +192,6 @@ class Parser(Quantities):
         return node
 
     def equations(self) -> Node:
-        """Lines of a system of equations, after its opening command."""
         self._join_lines()
         items = [self.relation()]
         while self.next.kind != "end":
@@ -209,7 +202,7 @@ class Parser(Quantities):
         return Group(tuple(items), word="and") if len(items) > 1 else items[0]
 
     def _join_lines(self) -> None:
-        """Drop marks of alignment, and breaks of lines before a line that goes on with a relation."""
+        # A line that begins with a relation continues the line before it.
         end = next(
             (at for at in range(self.place, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
         )
@@ -222,7 +215,6 @@ class Parser(Quantities):
         self.tokens[self.place : end] = kept
 
     def bracketed(self) -> Node:
-        """The contents of brackets: one expression, or a tuple, an interval, a set."""
         if self.at("{") and self.ahead().kind == "begin":
             self.place += 2
             lines = self.equations()
@@ -274,7 +266,6 @@ class Parser(Quantities):
 
 
 def residue(terms: list[Node | None], signs: list[str], modulus: Node) -> Node:
-    """The congruence of a chain of relations before a modulus."""
     value = terms[-1]
     assert value is not None
     if isinstance(value, Residue) or not set(signs) <= {"~", "="}:
@@ -283,7 +274,7 @@ def residue(terms: list[Node | None], signs: list[str], modulus: Node) -> Node:
 
 
 def congruent(items: list[Node]) -> tuple[Node, ...]:
-    """Items of a list; a modulus behind the last is that of all before it that have none."""
+    # A modulus after the last item applies to all items before it that have none.
     last = items[-1]
     if not isinstance(last, Residue) or any(isinstance(item, Residue) for item in items[:-1]):
         return tuple(items)
@@ -296,7 +287,7 @@ def congruent(items: list[Node]) -> tuple[Node, ...]:
 
 
 def without_elements(node: Node) -> Node:
-    """``R - {2}`` as a difference of sets."""
+    # R - {2} is a difference of sets.
     match node:
         case Add((Const("R" | "Z" | "N" | "Q" | "C") as left, Mul((minus, Group(_, "{", "}", _) as right)))):
             return SetOp("minus", left, right) if minus == MINUS_ONE else node

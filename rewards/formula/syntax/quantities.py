@@ -1,7 +1,4 @@
-"""Parser of values with their units and the words around them.
-
-Invariant: a word is never skipped: it is a part of the unit, it scales, or it ends the value.
-"""
+"""Parser of values with units and words. Every word is part of the unit, scales the value, or ends it."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ CONDITIONS = ("for", "where", "when", "if", "with", "provided")
 
 
 class Quantities(Commands):
-    """Parses values and what measures them."""
-
     def quantity(self) -> Node:
-        """A value with its unit and the words around it, or words alone."""
         before = self._words()
         if self._ends_quantity() and not (self.at("]") and not before and self.depth == 0):
             if not before:
@@ -108,7 +102,6 @@ class Quantities(Commands):
         return unit
 
     def _unit_part(self) -> list[str]:
-        """The numerator or the denominator of a unit that is written as a fraction."""
         self.expect("{")
         part = [self.take().text] if self.next.kind == "sym" and self.ahead().text == "}" else self._unit()
         self.expect("}")
@@ -132,14 +125,14 @@ class Quantities(Commands):
         return RELATIONS.get(token.text)
 
     def _at_condition(self) -> bool:
-        """Whether a condition follows: a relation in brackets, or one behind ``for``, ``where``."""
+        # A relation in brackets, or one after "for" or "where".
         if self.at("("):
             known = self.bracketed_at.get(self.place)
             return known is not None and isinstance(known[0], Rel)
         return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
 
     def _at_verb(self) -> bool:
-        """Whether a verb states the value of a value: ``half of 14 is 7``."""
+        # A verb gives the value of the words before it: half of 14 is 7.
         kinds = [token.kind for token in self.tokens[self.place + 1 : self.place + 3]]
         return self._at_word("is", "equals") and (kinds[:1] == ["num"] or kinds == ["end of text", "num"])
 

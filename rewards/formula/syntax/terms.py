@@ -1,8 +1,3 @@
-r"""Parser of sums and products.
-
-Invariant: implicit products bind like explicit ones, and ``2\\frac12`` is a mixed number.
-"""
-
 from __future__ import annotations
 
 from fractions import Fraction
@@ -27,10 +22,7 @@ from turntree.rewards.formula.syntax.problems import Malformed
 
 
 class Terms(Factors):
-    """Parses expressions."""
-
     def sum(self) -> Node:
-        """Terms joined by signs."""
         terms: list[Node] = []
         while True:
             sign = self._signs()
@@ -56,7 +48,6 @@ class Terms(Factors):
         return sign
 
     def product(self) -> Node:
-        """Factors, with or without product signs."""
         first = self.next
         factors = [self.factor()]
         while True:
@@ -104,7 +95,7 @@ class Terms(Factors):
                 return _product(factors)
 
     def _mixed(self, factors: list[Node]) -> Node:
-        """A number after a number: ``2 1/3`` is a mixed number, anything else is not a value."""
+        # 2 1/3 is a mixed number; any other two numbers in a row are not a value.
         whole, top = factors[-1], self.take()
         if len(factors) == 1 and isinstance(whole, Num) and whole.decimals < 0 and top.spaced and self.accept("/"):
             bottom = self.take()
@@ -120,7 +111,7 @@ class Terms(Factors):
         return self.factor()
 
     def _divisor(self) -> Node:
-        """What a slash divides by: letters that stand together are divided by together, as in ``t/RC``."""
+        # Letters without a blank after a slash are divided by together: t/RC.
         node = self._signed_factor()
         while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.place - 1].kind == "sym":
             node = Mul((node, self.factor()))
@@ -132,7 +123,6 @@ def _product(factors: list[Node]) -> Node:
 
 
 def _fraction(node: Node) -> Fraction | None:
-    """The value of a fraction of two whole numbers; ``None`` for any other node."""
     match node:
         case Mul((Num(top, -1), Pow(Num(bottom, -1), exponent))) if exponent == MINUS_ONE and bottom:
             return top / bottom

@@ -1,7 +1,4 @@
-"""Values with words around them: words that scale or change a value do so, the others are its unit.
-
-Invariant: a word before or behind a bare number that may change it in an unknown way is refused, never dropped.
-"""
+"""Values with words: some words scale or change the value, all others are its unit."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ _MONEY = frozenset("$\u20ac\u00a3")
 
 
 def worded(before: list[str], node: Node, after: list[str]) -> Node:
-    """A value with the words before and behind it.
+    """Apply the words before and after a value.
 
     Raises:
-        Malformed: A word may change the value.
+        Malformed: A word may change the value in an unknown way.
     """
     if not free_variables(node):
         node, before = _operated(before, node)
@@ -76,7 +73,7 @@ def _scaled(node: Node, after: list[str]) -> tuple[Node, list[str]]:
 
 
 def _belongs(words: list[str], place: int) -> bool:
-    """Whether a word is part of a unit or a noun: it changes nothing, or is the power of the unit beside it."""
+    # A power word belongs to the unit beside it; other words that change a value do not.
     word = words[place]
     power = (word in _OF_UNITS and place + 1 < len(words)) or (word in ("squared", "cubed") and place > 0)
     return power or word not in CHANGING

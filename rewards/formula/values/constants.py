@@ -1,7 +1,4 @@
-"""Constants of integration, whose names are free: ``x^2 + C`` and ``x^2 + K``, ``C_1 e^x + C_2 e^{-x}``.
-
-Invariant: only what can be such a constant is renamed, and each by another one.
-"""
+"""Constants of integration, whose names are free: ``x^2 + C`` and ``x^2 + K``, ``C_1 e^x + C_2 e^{-x}``."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _MOST = 3
 
 
 def renamed(gold: Node, answer: Node) -> Iterator[Node]:
-    """The answer with its constants named as those of the gold answer, in every order."""
+    """Yield the answer with the gold answer's names of constants, in every order."""
     wanted, given = _constants(gold, _RIGHT), _constants(answer, _GIVEN)
     if not wanted or len(wanted) != len(given) or len(wanted) > _MOST or (wanted == given and "c_1" in given):
         return
@@ -29,7 +26,7 @@ def renamed(gold: Node, answer: Node) -> Iterator[Node]:
 
 
 def _constants(node: Node, pattern: re.Pattern[str]) -> list[str]:
-    """The names of a function of known variables that are no variables, if all can be constants."""
+    # A function of known variables whose other names can all be constants.
     names = free_variables(node)
     others = sorted(names - _VARIABLES)
     return others if names & _VARIABLES and all(map(pattern.fullmatch, others)) else []

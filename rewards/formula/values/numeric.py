@@ -1,7 +1,7 @@
-"""Equality of expressions by their values: exact where fractions suffice, else at many points in high precision.
+"""Equality of expressions by their values: exact with fractions, else at many points in high precision.
 
-Invariant: returns "different" only on a clear difference at a point where both sides are defined, and "equal" only
-if all of many points agree to almost all digits; otherwise ungraded.
+"Different" needs a clear difference at a point where both sides are defined. "Equal" needs many points at which
+almost all digits agree. Everything else stays open.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.limits import LimitExceeded
 
-DIGITS = 50
-"""Decimal digits of the first evaluation."""
-MORE_DIGITS = 130
-"""Decimal digits of the second evaluation, if the first is not clear."""
+DIGITS = 50  #: decimal digits of the first evaluation
+MORE_DIGITS = 130  #: decimal digits of the second evaluation, if the first is not clear
 _GUARD = 12
 _CLEAR = 1e-6
 _POINTS = 5
@@ -32,14 +30,14 @@ _STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
 
 
 def equal(gold: Node, answer: Node) -> bool | None:
-    """Whether two expressions are equal, over the reals wherever both are real.
+    """Return whether two expressions are equal, over the reals wherever both are real.
 
     Returns:
         ``None`` if neither could be shown.
 
     Raises:
         LimitExceeded: A value is too large or takes too long.
-        Undefined: One side has no value at all.
+        Undefined: One side has no value anywhere.
         CannotEvaluate: One side has an operation that is not carried out here.
     """
     names = sorted(free_variables(gold) | free_variables(answer))
@@ -64,7 +62,7 @@ def equal(gold: Node, answer: Node) -> bool | None:
 def _at_points(
     gold: Node, answer: Node, points: Iterator[dict[str, Value]], *, real_only: bool
 ) -> tuple[bool | None, int]:
-    """The first verdict other than "equal", and the number of points where both are defined and equal."""
+    # Returns the first verdict other than "equal", and the number of points where both sides agree.
     agreed = 0
     for point in points:
         try:
@@ -100,7 +98,6 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
 
 
 def _may_agree(gold: Node, answer: Node, point: Mapping[str, Value], real_only: bool) -> bool:
-    """Whether no clear difference is visible at a point."""
     try:
         return _at_point(gold, answer, point, real_only=real_only) is not False
     except (Undefined, CannotEvaluate, LimitExceeded):
@@ -118,7 +115,7 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
 
 
 def _steps_in(node: Node, names: frozenset[str]) -> bool:
-    """Whether a value jumps with a variable, so that points do not determine it elsewhere."""
+    # A value that jumps with a variable is not determined by its values at some points.
     return bool(names) and any(
         (isinstance(inner, Call) and inner.name in _STEPS and free_variables(inner) & names)
         or (isinstance(inner, Pow) and free_variables(inner.exponent) & names and _is_zero(inner.base))
@@ -127,7 +124,7 @@ def _steps_in(node: Node, names: frozenset[str]) -> bool:
 
 
 def _is_zero(node: Node) -> bool:
-    """Whether an expression is 0 wherever it has a value: its powers are 0, 1 or nothing, as the exponent has it."""
+    # 0 to a power is 0, 1 or undefined, depending on the exponent.
     for point in real_points(sorted(free_variables(node))):
         try:
             with mp.workdps(DIGITS):
@@ -138,7 +135,7 @@ def _is_zero(node: Node) -> bool:
 
 
 def _varies(node: Node, names: list[str]) -> bool:
-    """Whether an expression has a value anywhere; ``x/0`` has none."""
+    # x/0 has no value anywhere.
     for point in real_points(names):
         try:
             Evaluation(point).value(node)
@@ -149,7 +146,7 @@ def _varies(node: Node, names: list[str]) -> bool:
 
 
 def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Positive points first, then points of both signs; the same for the same names."""
+    """Yield points for some names: positive ones first, then both signs. Equal names get equal points."""
     draw = random.Random(" ".join(names))
     for trial in range(_TRIES):
         yield {
@@ -161,14 +158,14 @@ def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def integer_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Small positive integers; the same for the same names."""
+    # Small positive integers; the same for the same names.
     draw = random.Random(" ".join(names))
     for _ in range(_TRIES):
         yield {name: Fraction(draw.randint(1, 9)) for name in names}
 
 
 def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
-    """Points where functions often differ: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone."""
+    # Functions often differ here: all variables 0, 1, 2, a half, large; then 0 and 1 for each alone.
     for value in (0, 1, 2, Fraction(1, 2), 1_009, -1_009):
         yield dict.fromkeys(names, Fraction(value))
     if len(names) > 1:
@@ -178,7 +175,7 @@ def _special_points(names: list[str]) -> Iterator[dict[str, Value]]:
 
 
 def _same_float(gold: Node, answer: Node) -> bool:
-    """Whether one side is a repeating fraction and the other its value as a printed floating-point number."""
+    # A repeating fraction equals its value as a printed floating-point number.
     for exact, printed in ((gold, answer), (answer, gold)):
         if not (isinstance(printed, Num) and printed.decimals > 0):
             continue
