@@ -13,8 +13,8 @@ from turntree.rewards.errors import (
     UnknownAnswerFormat,
     UnknownReward,
 )
-from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.grader import VERIFIER_VERSION, Grader, default_grader
+from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.reading.answer import final_answer, parse_number, same_number
 from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.registry import Reward, get_reward, reward, reward_names
@@ -29,8 +29,8 @@ __all__ = [
     "Answer",
     "AnswerFormat",
     "Extraction",
-    "IsolationError",
     "Grader",
+    "IsolationError",
     "Kind",
     "MissingQuestion",
     "Part",

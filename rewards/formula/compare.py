@@ -7,6 +7,7 @@ nothing else could decide.
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from turntree.rewards.answer_format import AnswerFormat, Kind
 from turntree.rewards.formula.clock import same_time
@@ -15,14 +16,27 @@ from turntree.rewards.formula.plain import bared, commands_stripped, plain
 from turntree.rewards.formula.question.form import contradicts, lacks_form
 from turntree.rewards.formula.question.restated import is_restated
 from turntree.rewards.formula.syntax.bases import read_based
-from turntree.rewards.formula.syntax.nodes import Based, Group, Node, Num, Quantity, Ratio, Rel, Words
+from turntree.rewards.formula.syntax.nodes import (
+    Based,
+    Const,
+    Group,
+    Matrix,
+    Node,
+    Num,
+    Quantity,
+    Ratio,
+    Rel,
+    SetOp,
+    Words,
+)
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.parse import parse
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Malformed, Suspect, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables, holds, walk
+from turntree.rewards.formula.syntax.walk import children, free_variables, holds, walk
 from turntree.rewards.formula.tolerance import within_tolerance
 from turntree.rewards.formula.typed import Comparison, check_labels
-from turntree.rewards.formula.understanding import is_understood
+from turntree.rewards.formula.values.evaluate import Evaluation
+from turntree.rewards.formula.values.numeric import integer_points, real_points
 from turntree.rewards.formula.values.symbolic import equal_by_sympy
 from turntree.rewards.formula.words import check_words, is_second_answer
 from turntree.rewards.limits import LimitExceeded
@@ -272,3 +286,21 @@ def _is_list(gold: str) -> bool:
 
 def _suspect(flag: str) -> Verdict:
     return Verdict(correct=False, status=Status.HACK_SUSPECT, flags=(flag,))
+
+
+def is_understood(node: Node) -> bool:
+    """Return whether every value in a tree can be computed for some values of its variables."""
+    if isinstance(node, Words | Const):
+        return True
+    if isinstance(node, Group | Matrix | Quantity | Ratio | Rel | SetOp):
+        return all(map(is_understood, children(node)))
+    names = sorted(free_variables(node))
+    for point in chain(integer_points(names), real_points(names)):
+        try:
+            Evaluation(point).value(node)
+        except (Undefined, CannotEvaluate):
+            continue
+        except LimitExceeded:
+            return False
+        return True
+    return False

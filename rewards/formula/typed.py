@@ -39,8 +39,7 @@ from turntree.rewards.formula.syntax.problems import Suspect
 from turntree.rewards.formula.syntax.walk import children, free_variables, holds, is_undone, ordered, replaced, walk
 from turntree.rewards.formula.tolerance import is_rounding
 from turntree.rewards.formula.units import singular
-from turntree.rewards.formula.values.constants import renamed
-from turntree.rewards.formula.values.numeric import equal
+from turntree.rewards.formula.values.numeric import equal, renamed
 from turntree.rewards.formula.values.realset import is_set_like, real_set
 from turntree.rewards.formula.values.undone import contradicts
 from turntree.rewards.formula.words import check_label, check_words

@@ -6,8 +6,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation.forkserver import Worker
 from turntree.rewards.isolation.worker import Job
+from turntree.rewards.isolation.workers import Worker
 from turntree.rewards.result import Status, Verdict
 
 

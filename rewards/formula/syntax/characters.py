@@ -9,8 +9,6 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from turntree.rewards.reading.chinese_numerals import written
-
 _SIGNS = {
     "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2013": "-", "\u2014": "-", "\ufe63": "-",
     "\uff0c": ",", "\u3001": ",", "\uff1b": ";", "\u3002": ".", "\uff61": ".",
@@ -112,7 +110,7 @@ def _raised_or_lowered(match: re.Match[str]) -> str:
 def _translated(run: str) -> str:
     english = _FOREIGN.get(run)
     if english is None:
-        number, rest = written(run)
+        number, rest = read_chinese(run)
         if number:
             return f" {number} " + (_translated(rest) if rest else "")
         if run in _THOUSANDS_IN_CHINESE:
@@ -150,3 +148,53 @@ def _greek(character: str, name: str) -> str:
         return rf"\{letter} "
     capital = letter.capitalize()
     return rf"\{capital} " if capital in _GREEK_CAPITALS else _LATIN.get(capital, character)
+
+
+_CHINESE_DIGITS = dict(zip("零〇一二两兩三四五六七八九", (0, 0, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
+_CHINESE_SMALL = {"十": 10, "百": 100, "千": 1000}
+_CHINESE_LARGE = {"万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+_CHINESE_NUMBER = re.compile(f"负?[{''.join((*_CHINESE_DIGITS, *_CHINESE_SMALL, *_CHINESE_LARGE))}]+")
+_CHINESE_FRACTION = re.compile(f"({_CHINESE_NUMBER.pattern})分之({_CHINESE_NUMBER.pattern})")
+
+
+def read_chinese(text: str) -> tuple[str, str]:
+    """Return the Chinese number at the beginning of a text as LaTeX, and the rest of the text.
+
+    Example:
+        >>> [read_chinese(text) for text in ("三十五", "五分之三", "一千二百零五米", "十个", "个")]
+        [('35', ''), ('\\frac{3}{5}', ''), ('1205', '米'), ('10', '个'), ('', '个')]
+    """
+    if (parted := _CHINESE_FRACTION.match(text)) is not None:
+        below, above = _chinese_number(parted[1]), _chinese_number(parted[2])
+        if below is not None and above is not None and below > 0:
+            value = rf"{above}\%" if parted[1] == "百" else rf"\frac{{{above}}}{{{below}}}"
+            return value, text[parted.end() :]
+    if (run := _CHINESE_NUMBER.match(text)) is not None and (named := _chinese_number(run[0])) is not None:
+        return str(named), text[run.end() :]
+    return "", text
+
+
+def _chinese_number(run: str) -> int | None:
+    # None for characters that name no whole number, such as 二三 or 十百.
+    if run.startswith("负"):
+        value = _chinese_number(run[1:])
+        return None if value is None else -value
+    total, group, digit = 0, 0, None
+    last_small, last_large = 10**4, 10**12
+    for character in run:
+        if character in _CHINESE_DIGITS:
+            if digit:
+                return None
+            digit = _CHINESE_DIGITS[character]
+        elif character in _CHINESE_SMALL:
+            size = _CHINESE_SMALL[character]
+            if size >= last_small or digit == 0:
+                return None
+            group, digit, last_small = group + (digit or 1) * size, None, size
+        else:
+            size = _CHINESE_LARGE[character]
+            if size >= last_large or not group + (digit or 0):
+                return None
+            total, group, digit = total + (group + (digit or 0)) * size, 0, None
+            last_small, last_large = 10**4, size
+    return total + group + (digit or 0)

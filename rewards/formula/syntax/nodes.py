@@ -65,7 +65,7 @@ class Call(Node):
 
 @dataclass(frozen=True, slots=True)
 class Applied(Node):
-    """A function or operation without a definition: ``f(x)``, ``P(A | B)``, ``3 \oplus 4``."""
+    r"""A function or operation without a definition: ``f(x)``, ``P(A | B)``, ``3 \oplus 4``."""
 
     name: str
     args: tuple[Node, ...]

@@ -29,9 +29,8 @@ from turntree.rewards.formula.syntax.nodes import (
 )
 from turntree.rewards.formula.syntax.nouns import can_be_noun
 from turntree.rewards.formula.syntax.problems import Malformed
-from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities
+from turntree.rewards.formula.syntax.quantities import CONDITIONS, RELATIONS, Quantities, worded
 from turntree.rewards.formula.syntax.tokens import tokenize
-from turntree.rewards.formula.syntax.worded import worded
 from turntree.rewards.limits import MAX_ELEMENTS, LimitExceeded
 from turntree.rewards.reading.scales import numeral
 

@@ -7,14 +7,16 @@ almost all digits agree. Everything else stays open.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import permutations
 
 from mpmath import mp
 
-from turntree.rewards.formula.syntax.nodes import Call, Node, Num, Pow
+from turntree.rewards.formula.syntax.nodes import Call, Node, Num, Pow, Sym
 from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
-from turntree.rewards.formula.syntax.walk import free_variables, is_complex, walk
+from turntree.rewards.formula.syntax.walk import free_variables, is_complex, replaced, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
 from turntree.rewards.limits import LimitExceeded
@@ -189,3 +191,26 @@ def _same_float(gold: Node, answer: Node) -> bool:
         if isinstance(value, Fraction) and abs(value - printed.value) < Fraction(1, 10**printed.decimals):
             return value.denominator != 1
     return False
+
+
+_RIGHT = re.compile(r"C|[Cc]_\d")
+_GIVEN = re.compile(r"[CcKkA]|[CcKkA]_\d")
+_VARIABLES = frozenset(("x", "y", "t", "z", "s", "u", "v", "theta", "f", "F"))
+_MOST = 3
+
+
+def renamed(gold: Node, answer: Node) -> Iterator[Node]:
+    """Yield the answer with the gold answer's names of constants, in every order."""
+    wanted, given = _constants(gold, _RIGHT), _constants(answer, _GIVEN)
+    if not wanted or len(wanted) != len(given) or len(wanted) > _MOST or (wanted == given and "c_1" in given):
+        return
+    for names in permutations(wanted):
+        if names != tuple(given):
+            yield replaced(answer, {old: Sym(new) for old, new in zip(given, names, strict=True)})
+
+
+def _constants(node: Node, pattern: re.Pattern[str]) -> list[str]:
+    # A function of known variables whose other names can all be constants.
+    names = free_variables(node)
+    others = sorted(names - _VARIABLES)
+    return others if names & _VARIABLES and all(map(pattern.fullmatch, others)) else []
