@@ -80,11 +80,11 @@ def finished(sample: Sample) -> float:
 @reward("shortest_right", group=True)
 def shortest_right(samples: Sequence[Sample]) -> list[float]:
     """Return 1 for a task's shortest right sample, 0 for its longest right and for wrong samples."""
-    right = [place for place, value in enumerate(answer(samples)) if value]
-    lengths = {place: sum(map(len, samples[place].turns)) for place in right}
+    right = [index for index, value in enumerate(answer(samples)) if value]
+    lengths = {index: sum(map(len, samples[index].turns)) for index in right}
     values = [0.0] * len(samples)
     if right:
         low, high = min(lengths.values()), max(lengths.values())
-        for place in right:
-            values[place] = 1.0 if high == low else (high - lengths[place]) / (high - low)
+        for index in right:
+            values[index] = 1.0 if high == low else (high - lengths[index]) / (high - low)
     return values

@@ -104,15 +104,15 @@ class Rubric:
             RewardDefinitionError: A reward returned something that is not a number.
         """
         values = [self._values(reward, samples) for reward in self._rewards]
-        return [self._result([column[place] for column in values]) for place in range(len(samples))]
+        return [self._result([column[index] for column in values]) for index in range(len(samples))]
 
     def _values(self, reward: Reward, samples: Sequence[Sample]) -> list[float | None]:
         if not reward.group:
             return reward.values(samples)
         values: list[float | None] = [None] * len(samples)
-        for places in groups_of(samples):
-            for place, value in zip(places, reward.values([samples[place] for place in places]), strict=True):
-                values[place] = value
+        for indices in groups_of(samples):
+            for index, value in zip(indices, reward.values([samples[index] for index in indices]), strict=True):
+                values[index] = value
         return values
 
     def _result(self, values: list[float | None]) -> RubricResult:
@@ -145,7 +145,7 @@ def groups_of(samples: Sequence[Sample]) -> list[list[int]]:
         >>> groups_of([Sample(turns=("a",), task_id="1"), Sample(turns=("b",), task_id="1"), Sample(turns=("c",))])
         [[0, 1], [2]]
     """
-    places: dict[tuple[str, int], list[int]] = {}
-    for place, sample in enumerate(samples):
-        places.setdefault((sample.task_id, -1 if sample.task_id else place), []).append(place)
-    return list(places.values())
+    indices: dict[tuple[str, int], list[int]] = {}
+    for index, sample in enumerate(samples):
+        indices.setdefault((sample.task_id, -1 if sample.task_id else index), []).append(index)
+    return list(indices.values())

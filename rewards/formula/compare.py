@@ -143,8 +143,8 @@ def _compare_text(gold: str, text: str, answer_format: AnswerFormat, *, prose: b
     verdict = _compare_as_read(gold, text, answer_format, prose=prose)
     named = answer_format.kind is Kind.OPTION or is_option(gold)
     if not verdict.correct and not named and (value := without_option(text)) is not None:
-        behind = _compare_as_read(gold, value, answer_format, prose=prose)
-        return behind if behind.correct else verdict
+        rest = _compare_as_read(gold, value, answer_format, prose=prose)
+        return rest if rest.correct else verdict
     if verdict.correct or verdict.flags or answer_format.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict

@@ -80,7 +80,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
     beside = is_complex(left) or is_complex(right)  # conjugates have the same distance from every real number
     for point in _points(names):
         if beside:
-            point = {name: mp.mpc(value := real(place), 1 + 3 * value) for name, place in point.items()}
+            point = {name: mp.mpc(value := real(x), 1 + 3 * value) for name, x in point.items()}
         try:
             one = real(Evaluation(point, real_only=not beside).value(left))
             other = real(Evaluation(point, real_only=not beside).value(right))
@@ -123,7 +123,7 @@ def _has_factor(equation: Node, other: Node, names: list[str]) -> bool:
 def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
     for name in sorted(free_variables(factor)):
         try:
-            at = [real(Evaluation({**point, name: Fraction(place)}).value(factor)) for place in (0, 1, 2)]
+            at = [real(Evaluation({**point, name: Fraction(x)}).value(factor)) for x in (0, 1, 2)]
         except (Undefined, CannotEvaluate):
             continue
         if at[1] != at[0] and at[2] - at[1] == at[1] - at[0]:

@@ -104,7 +104,7 @@ def _is_linear(node: Node) -> bool:
         return False
     (name,) = names
     try:
-        at = [real(Evaluation({name: Fraction(place)}).value(node)) for place in (0, 1, 2, 5)]
+        at = [real(Evaluation({name: Fraction(x)}).value(node)) for x in (0, 1, 2, 5)]
     except (CannotEvaluate, Undefined, LimitExceeded):
         return False
     slope = at[1] - at[0]

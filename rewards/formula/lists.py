@@ -50,15 +50,15 @@ def items_of(group: Group) -> tuple[Node, ...]:
 
 def _without_dots(items: list[Node]) -> list[Node]:
     # Fill in an ellipsis between whole numbers in equal steps: 1, 2, \dots, 10.
-    places = [place for place, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
-    if len(places) != 1 or not 2 <= places[0] < len(items) - 1:
+    indices = [index for index, item in enumerate(items) if isinstance(item, Sym) and item.name in _DOTS]
+    if len(indices) != 1 or not 2 <= indices[0] < len(items) - 1:
         return items
     known = [item.value for item in items if isinstance(item, Num) and item.value.denominator == 1]
     step = known[1] - known[0] if len(known) == len(items) - 1 else 0
     if not step or not 0 < (known[-1] - known[0]) / step < MAX_ELEMENTS or (known[-1] - known[0]) % step:
         return items
-    filled = [known[0] + step * place for place in range(int((known[-1] - known[0]) / step) + 1)]
-    given = filled[: places[0]] + filled[len(filled) - (len(items) - places[0] - 1) :]
+    filled = [known[0] + step * index for index in range(int((known[-1] - known[0]) / step) + 1)]
+    given = filled[: indices[0]] + filled[len(filled) - (len(items) - indices[0] - 1) :]
     return [Num(value) for value in filled] if given == known else items
 
 
@@ -122,18 +122,18 @@ def both_signs(node: Node) -> Node:
     if isinstance(node, SetOp):
         return node
     if isinstance(node, Add) and all(part.sign > 0 for part in walk(node) if isinstance(part, Signed)):
-        places = [place for place, term in enumerate(node.terms) if isinstance(term, Signed)]
-        if 1 < len(places) <= _MOST_SIGNS:  # each double sign by itself
+        indices = [index for index, term in enumerate(node.terms) if isinstance(term, Signed)]
+        if 1 < len(indices) <= _MOST_SIGNS:  # each double sign by itself
             return Group(
-                tuple(_chosen(node, places, signs) for signs in product((1, -1), repeat=len(places))), "{", "}"
+                tuple(_chosen(node, indices, signs) for signs in product((1, -1), repeat=len(indices))), "{", "}"
             )
     return Group((_signed(node, 1), _signed(node, -1)), "{", "}")
 
 
-def _chosen(node: Add, places: list[int], signs: tuple[int, ...]) -> Node:
+def _chosen(node: Add, indices: list[int], signs: tuple[int, ...]) -> Node:
     terms = list(node.terms)
-    for place, sign in zip(places, signs, strict=True):
-        terms[place] = _signed(terms[place], sign)
+    for index, sign in zip(indices, signs, strict=True):
+        terms[index] = _signed(terms[index], sign)
     return Add(tuple(terms))
 
 

@@ -69,11 +69,11 @@ def _entries(node: Node, *, named: bool) -> _Entries | None:
     found: dict[int, Node] = {}
     for term in node.terms if isinstance(node, Add) else (node,):
         factors = term.factors if isinstance(term, Mul) else (term,)
-        axes = [(place, axis) for place, one in enumerate(factors) if (axis := _axis(one)) is not None]
+        axes = [(index, axis) for index, one in enumerate(factors) if (axis := _axis(one)) is not None]
         if len(axes) != 1 or axes[0][1] in found:
             return None
-        place, axis = axes[0]
-        found[axis] = Mul((Num(Fraction(1)), *factors[:place], *factors[place + 1 :]))
+        index, axis = axes[0]
+        found[axis] = Mul((Num(Fraction(1)), *factors[:index], *factors[index + 1 :]))
     return tuple(found.get(axis, Num(Fraction(0))) for axis in range(max(found) + 1))
 
 

@@ -112,9 +112,9 @@ class Parts(ABC):
             return False
         remaining = list(ours)
         for item in right:
-            for place, other in enumerate(remaining):
+            for index, other in enumerate(remaining):
                 if self._same_item(item, other):
-                    del remaining[place]
+                    del remaining[index]
                     break
             else:
                 return False

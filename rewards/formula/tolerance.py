@@ -29,8 +29,8 @@ def within_tolerance(gold: Node, answer: Node, answer_format: AnswerFormat) -> b
         mp.mpf(answer_format.absolute_tolerance) if answer_format.absolute_tolerance else mp.mpf(0),
         answer_format.relative_tolerance * abs(right),
     )
-    if answer_format.rounded and (place := _last_place(gold)) is not None:
-        allowed = max(allowed, mp.mpf(10) ** place / 2)
+    if answer_format.rounded and (exponent := _last_digit_exponent(gold)) is not None:
+        allowed = max(allowed, mp.mpf(10) ** exponent / 2)
     return bool(difference <= allowed * (1 + mp.mpf(10) ** -12))
 
 
@@ -39,16 +39,16 @@ def is_rounding(value: Node, rounded: Node) -> bool:
     exact, written = _number(value), _number(rounded)
     if exact is None or written is None:
         return True
-    place = _last_place(rounded)
-    if place is None and isinstance(rounded, Num) and rounded.value:
-        place = len(digits := str(abs(rounded.value.numerator))) - len(digits.rstrip("0"))
+    exponent = _last_digit_exponent(rounded)
+    if exponent is None and isinstance(rounded, Num) and rounded.value:
+        exponent = len(digits := str(abs(rounded.value.numerator))) - len(digits.rstrip("0"))
     if isinstance(rounded, Quantity) and rounded.unit == "%" and not isinstance(value, Quantity):
         exact *= 100
-    unit = abs(exact) / 100 if place is None else mp.mpf(10) ** place
+    unit = abs(exact) / 100 if exponent is None else mp.mpf(10) ** exponent
     return bool(abs(exact - written) <= unit * (1 if abs(written) < abs(exact) else 0.500001))
 
 
-def _last_place(node: Node) -> int | None:
+def _last_digit_exponent(node: Node) -> int | None:
     # Whole numbers and formulas are exact, not rounded.
     match node:
         case Num(value, decimals) if decimals == 0 and 0 < abs(value) < 10**300 and "e" in f"{float(value):.15g}":
@@ -57,7 +57,7 @@ def _last_place(node: Node) -> int | None:
         case Mul((Num(_, decimals), Pow(Num(base), Num(exponent)))) if base == 10 and exponent.denominator == 1:
             return int(exponent) - decimals if decimals > 0 else None
         case Quantity(value, _):
-            return _last_place(value)
+            return _last_digit_exponent(value)
     return -digits if (digits := _decimals(node)) > 0 else None
 
 

@@ -65,12 +65,12 @@ _PHRASES: dict[str, Node] = {
     ),
     "infinity": Const("inf"),
 }
-_SAID = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
+_BY_WORDS = {tuple(word for word in phrase.split() if word not in _ARTICLES): node for phrase, node in _PHRASES.items()}
 
 
-def said(node: Node) -> Node:
+def named_by_phrase(node: Node) -> Node:
     """Return the node that a phrase names; any other node unchanged."""
-    return _SAID.get(_content(node.words), node) if isinstance(node, Words) else node
+    return _BY_WORDS.get(_content(node.words), node) if isinstance(node, Words) else node
 
 
 def _content(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -139,17 +139,24 @@ class Comparison(Parts):
             return self._groups(gold, answer)
         if is_set_like(gold) or is_set_like(answer) or (isinstance(gold, Const) and gold.name == "empty"):
             return self._sets(gold, answer)
-        if isinstance(gold, Group):
-            once = distinct(gold.items) if gold.opening == "{" else gold.items
-            return gold.opening in ("", "{") and len(once) == 1 and self.equal(gold.items[0], answer)
-        if isinstance(answer, Group):
-            if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
-                return True
-            raise Suspect(flags.CANDIDATES)
+        if isinstance(gold, Group) or isinstance(answer, Group):
+            return self._group_and_value(gold, answer)
         if holds(gold, Matrix) or holds(answer, Matrix):
             return self._matrices(gold, answer)
         if isinstance(gold, Ratio) or isinstance(answer, Ratio):
             return self._ratios(gold, answer)
+        return self._values(gold, answer)
+
+    def _group_and_value(self, gold: Node, answer: Node) -> bool | None:
+        if isinstance(gold, Group):
+            once = distinct(gold.items) if gold.opening == "{" else gold.items
+            return gold.opening in ("", "{") and len(once) == 1 and self.equal(gold.items[0], answer)
+        assert isinstance(answer, Group)
+        if all(self.equal(gold, item) for item in answer.items) and answer.opening in ("", "{"):
+            return True
+        raise Suspect(flags.CANDIDATES)
+
+    def _values(self, gold: Node, answer: Node) -> bool | None:
         if isinstance(gold, Based):
             return _in_base(gold, answer)
         if isinstance(answer, Based) and answer.base != _DECIMAL:
@@ -163,7 +170,7 @@ class Comparison(Parts):
             return False
         self.method = "numeric"
         if not free_variables(gold) and free_variables(answer):
-            return False  # a product with 0 among others
+            return False  # for example a product with the factor 0
         verdict = equal(gold, answer)
         if verdict is False and any(equal(gold, other) for other in renamed(gold, answer)):
             return True
@@ -182,7 +189,7 @@ class Comparison(Parts):
         return answer.name is not None or equal(answer.value, Call("mod", (answer.value, answer.modulus)))
 
     def _words(self, gold: Node, answer: Node) -> bool | None:
-        gold, answer = said(_spelled(gold)), said(_spelled(answer))
+        gold, answer = named_by_phrase(_word_of_letters(gold)), named_by_phrase(_word_of_letters(answer))
         if not isinstance(gold, Words) and not isinstance(answer, Words):
             return self.equal(gold, answer)
         if isinstance(gold, Words) and isinstance(answer, Words):
@@ -264,7 +271,7 @@ class Comparison(Parts):
 
 
 def _without_undone(relation: Rel) -> Node:
-    """A chain without what is left undone before its last side: ``\\int_0^1 x\\,dx = 1/2`` is ``1/2`` with a label."""
+    # A side left undone only labels the last side: \int_0^1 x\,dx = 1/2 is the value 1/2.
     kept = tuple(side for side in relation.terms[:-1] if side is None or not is_undone(side))
     last = relation.terms[-1]
     if last is None or is_undone(last) or len(kept) == len(relation.terms) - 1:
@@ -281,7 +288,7 @@ def _named_as(gold: Node, answer: Node) -> Node:
     return replaced(answer, {next(iter(names[1])): Sym(next(iter(names[0])))})
 
 
-def _spelled(node: Node) -> Node:
+def _word_of_letters(node: Node) -> Node:
     letters = [one.name for one in node.factors if isinstance(one, Sym | Const)] if isinstance(node, Mul) else []
     whole = isinstance(node, Mul) and len(letters) == len(node.factors) and all(len(one) == 1 for one in letters)
     return Words(("".join(letters).lower(),)) if whole else node

@@ -101,10 +101,10 @@ def read_unit(text: str) -> Unit | None:
     parts = [part for part in " ".join(words).split() if part.lower() not in FILLERS or part == "A"]
     dimensions: dict[str, int] = {}
     factor = Fraction(1)
-    over, exponent, nouns, place = 1, 1, [], 0
-    while place < len(parts):
-        part = parts[place]
-        place += 1
+    over, exponent, nouns, index = 1, 1, [], 0
+    while index < len(parts):
+        part = parts[index]
+        index += 1
         if part in ("/", "per"):
             over = -1
             continue
@@ -114,11 +114,11 @@ def read_unit(text: str) -> Unit | None:
         if part.startswith("^"):
             continue
         unit = _look_up(part)
-        if place < len(parts) and re.fullmatch(r"\^-?\d", parts[place]):
-            exponent = int(parts[place][1:])
-        elif place < len(parts) and parts[place].lower() in ("squared", "cubed"):
-            exponent = 2 if parts[place].lower() == "squared" else 3
-            place += 1
+        if index < len(parts) and re.fullmatch(r"\^-?\d", parts[index]):
+            exponent = int(parts[index][1:])
+        elif index < len(parts) and parts[index].lower() in ("squared", "cubed"):
+            exponent = 2 if parts[index].lower() == "squared" else 3
+            index += 1
         if unit is None:
             if part.lower() not in GENERIC:
                 nouns.append(singular(part.lower()))

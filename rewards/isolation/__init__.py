@@ -1,0 +1,1 @@
+"""Worker processes that compare answers, so that no answer can affect the trainer."""

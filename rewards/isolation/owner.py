@@ -24,7 +24,7 @@ from turntree.rewards.errors import IsolationError
 from turntree.rewards.isolation.run import Run, Task, cpu_seconds
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
-from turntree.rewards.isolation.workers import Crew
+from turntree.rewards.isolation.workers import WorkerSet
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 
@@ -36,26 +36,26 @@ _STARVED_DEADLINES = 10
 _OWN_DEATHS = frozenset([signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU])
 
 
-class Bell:
+class Waker:
     """A socket pair by which any thread wakes the owner's ``select``."""
 
     def __init__(self) -> None:
-        self.heard, self._rung = socket.socketpair()
-        self.heard.setblocking(False)
-        self._rung.setblocking(False)
+        self.receiver, self._sender = socket.socketpair()
+        self.receiver.setblocking(False)
+        self._sender.setblocking(False)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         # A full or closed socket needs no second byte: the owner is awake already, or gone.
         with contextlib.suppress(OSError):
-            self._rung.send(b".")
+            self._sender.send(b".")
 
-    def hush(self) -> None:
+    def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self.heard.recv(4096)
+            self.receiver.recv(4096)
 
     def close(self) -> None:
-        self.heard.close()
-        self._rung.close()
+        self.receiver.close()
+        self._sender.close()
 
 
 class Owner:
@@ -63,55 +63,55 @@ class Owner:
         self.process = os.getpid()
         self._settings = settings
         self._incoming: deque[Task] = deque()
-        self._quick: deque[Task] = deque()
-        self._slow: deque[Task] = deque()
-        self._crew = Crew(settings)
+        self._fast_queue: deque[Task] = deque()
+        self._slow_queue: deque[Task] = deque()
+        self._workers = WorkerSet(settings)
         self._runs: dict[Connection, Run] = {}
         self._selector = selectors.DefaultSelector()
-        self._bell = Bell()
-        self._selector.register(self._bell.heard, selectors.EVENT_READ)
+        self._waker = Waker()
+        self._selector.register(self._waker.receiver, selectors.EVENT_READ)
         self.closing = False
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._live, name="turntree-rewards", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="turntree-rewards", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> Future[Verdict]:
         task = Task(job)
         self._incoming.append(task)
-        self._bell.ring()
+        self._waker.wake()
         return task.future
 
     def worker_pids(self) -> list[int]:
-        return [worker.pid for worker in (*self._crew.idle, *(run.worker for run in tuple(self._runs.values())))]
+        return [worker.pid for worker in (*self._workers.idle, *(run.worker for run in tuple(self._runs.values())))]
 
     def server_pid(self) -> int | None:
-        server = self._crew.server
+        server = self._workers.server
         return server.pid if server is not None else None
 
     def close(self) -> None:
         self.closing = True
-        self._bell.ring()
+        self._waker.wake()
         self._thread.join(timeout=10)
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         try:
             while not self.closing:
-                self._quick.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
+                self._fast_queue.extend(self._incoming.popleft() for _ in range(len(self._incoming)))
                 self._start_tasks()
-                for key, _ in self._selector.select(self._patience()):
-                    if key.fileobj is self._bell.heard:
-                        self._bell.hush()
+                for key, _ in self._selector.select(self._wait_seconds()):
+                    if key.fileobj is self._waker.receiver:
+                        self._waker.clear()
                     else:
                         self._finish(self._runs[key.fileobj])  # type: ignore[index]
-                self._keep_deadlines(monotonic())
+                self._enforce_deadlines(monotonic())
         except Exception as error:
             _log.exception("the owner of the comparison workers failed")
             self._failure = error
         finally:
             self.closing = True
-            self._give_up()
+            self._resolve_all()
 
-    def _patience(self) -> float | None:
+    def _wait_seconds(self) -> float | None:
         # Seconds until the next patience or deadline ends; None waits for a socket alone.
         settings, now = self._settings, monotonic()
         ends = []
@@ -123,10 +123,10 @@ class Owner:
 
     def _start_tasks(self) -> None:
         slow = sum(run.slow for run in self._runs.values())
-        while self._quick and len(self._runs) - slow < self._settings.places:
-            self._start(self._quick.popleft(), slow=False)
-        while self._slow and slow < self._settings.places:
-            self._start(self._slow.popleft(), slow=True)
+        while self._fast_queue and len(self._runs) - slow < self._settings.slots:
+            self._start(self._fast_queue.popleft(), slow=False)
+        while self._slow_queue and slow < self._settings.slots:
+            self._start(self._slow_queue.popleft(), slow=True)
             slow += 1
 
     def _start(self, task: Task, *, slow: bool) -> None:
@@ -135,38 +135,38 @@ class Owner:
         gone = 0
         while True:
             try:
-                worker = self._crew.take(fresh=bool(task.deaths or task.failures or gone))
+                worker = self._workers.take(fresh=bool(task.deaths or task.failures or gone))
             except IsolationError:
-                self._quick.appendleft(task)
+                self._fast_queue.appendleft(task)
                 raise
             try:
                 worker.channel.send(task.job)
                 break
             except OSError:  # killed while it was idle
-                self._crew.bury(worker)
+                self._workers.reap(worker)
                 gone += 1
-                if gone > 2 * self._settings.places + _TRIES:
-                    self._quick.appendleft(task)
+                if gone > 2 * self._settings.slots + _TRIES:
+                    self._fast_queue.appendleft(task)
                     raise IsolationError("workers die before they are given work") from None
         self._runs[worker.channel] = Run(worker, task, monotonic(), slow)
         self._selector.register(worker.channel, selectors.EVENT_READ)
 
     def _finish(self, run: Run) -> None:
-        self._end(run)
+        self._remove(run)
         try:
             verdict, seconds = run.worker.channel.recv()
         except (EOFError, OSError):
-            self._again(run, self._crew.bury(run.worker))
+            self._retry_death(run, self._workers.reap(run.worker))
             return
         if run.task.asks_gold:
             self._settle(run.task, understood=verdict.correct is True, seconds=seconds)
         elif verdict.status in (Status.MEMORY, Status.CRASHED):
-            self._doubt(run, verdict.status)
+            self._retry_failure(run, verdict.status)
         else:
             run.task.resolve(replace(verdict, seconds=seconds))
-        self._crew.give_back(run.worker, spent=verdict.status is Status.MEMORY)
+        self._workers.give_back(run.worker, spent=verdict.status is Status.MEMORY)
 
-    def _keep_deadlines(self, now: float) -> None:
+    def _enforce_deadlines(self, now: float) -> None:
         settings = self._settings
         slow = sum(run.slow for run in self._runs.values())
         for run in tuple(self._runs.values()):
@@ -180,20 +180,20 @@ class Owner:
                 starved = self._is_starved(run)
                 if starved and spent < _STARVED_DEADLINES * self._deadline(run):
                     continue
-                self._end(run)
-                self._crew.bury(run.worker)
+                self._remove(run)
+                self._workers.reap(run.worker)
                 if starved and run.task.failures:
                     run.task.resolve(Verdict(correct=None, status=Status.TIMEOUT, seconds=spent))
                 else:
-                    self._doubt(run, Status.TIMEOUT)
+                    self._retry_failure(run, Status.TIMEOUT)
             elif not run.slow and spent >= settings.patience_seconds:
-                if slow < settings.places:
+                if slow < settings.slots:
                     run.slow = True
                     slow += 1
-                elif self._quick and not run.worker.channel.poll():  # no place for slow work: start again later
-                    self._end(run)
-                    self._crew.bury(run.worker)
-                    self._slow.append(run.task)
+                elif self._fast_queue and not run.worker.channel.poll():  # no slot for slow work: start again later
+                    self._remove(run)
+                    self._workers.reap(run.worker)
+                    self._slow_queue.append(run.task)
 
     def _deadline(self, run: Run) -> float:
         # The first try gets a quarter of the deadline: most overruns are accidents of a worker.
@@ -205,18 +205,18 @@ class Owner:
         used = cpu_seconds(run.worker.pid) - (run.cpu_seconds or 0.0)
         return used < (self._deadline(run) - self._settings.patience_seconds) / 2
 
-    def _again(self, run: Run, death: int) -> None:
+    def _retry_death(self, run: Run, death: int) -> None:
         task = run.task
         task.deaths.append(death)
         if len(task.deaths) < _TRIES:
-            (self._slow if run.slow else self._quick).appendleft(task)
+            (self._slow_queue if run.slow else self._fast_queue).appendleft(task)
         elif _OWN_DEATHS.issuperset(task.deaths) and not task.asks_gold:
             task.failures.append(Status.CRASHED)  # that was the second try, and the third
-            self._doubt(run, Status.CRASHED)
+            self._retry_failure(run, Status.CRASHED)
         else:
             task.resolve(Verdict(correct=None, status=Status.CRASHED, seconds=monotonic() - run.started))
 
-    def _doubt(self, run: Run, status: Status) -> None:
+    def _retry_failure(self, run: Run, status: Status) -> None:
         task = run.task
         if task.asks_gold:
             self._settle(task, understood=False, seconds=monotonic() - run.started)
@@ -225,7 +225,7 @@ class Owner:
         if len(task.failures) > 1:
             task.asks_gold = True
             task.job = task.job._replace(answer=None)
-        self._slow.append(task)
+        self._slow_queue.append(task)
 
     def _settle(self, task: Task, *, understood: bool, seconds: float) -> None:
         # The answer failed twice; the outcome of the gold answer alone decides between wrong and ungraded.
@@ -233,13 +233,13 @@ class Owner:
         flag = () if not understood else (flags.NOT_UNDERSTOOD,)
         task.resolve(Verdict(correct=False if understood else None, status=status, flags=flag, seconds=seconds))
 
-    def _end(self, run: Run) -> None:
+    def _remove(self, run: Run) -> None:
         self._selector.unregister(run.worker.channel)
         del self._runs[run.worker.channel]
 
-    def _give_up(self) -> None:
-        self._crew.close()
-        waiting = [run.task for run in self._runs.values()] + [*self._quick, *self._slow, *self._incoming]
+    def _resolve_all(self) -> None:
+        self._workers.close()
+        waiting = [run.task for run in self._runs.values()] + [*self._fast_queue, *self._slow_queue, *self._incoming]
         for task in waiting:
             if self._failure is None:
                 task.resolve(Verdict(correct=None, status=Status.CRASHED))
@@ -248,4 +248,4 @@ class Owner:
         for run in self._runs.values():
             run.worker.channel.close()
         self._selector.close()
-        self._bell.close()
+        self._waker.close()

@@ -33,6 +33,6 @@ class PoolSettings:
             raise ValueError(f"memory_bytes must be 64 MiB or more, got {self.memory_bytes}")
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Number of comparisons that run at once."""
         return self.workers or max(1, min(4, len(os.sched_getaffinity(0))))

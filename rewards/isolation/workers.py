@@ -104,7 +104,7 @@ class ForkServer:
 _CPU_DEADLINES = 3
 
 
-class Crew:
+class WorkerSet:
     """Worker processes and their fork server. Used by the owner's thread alone."""
 
     def __init__(self, settings: PoolSettings) -> None:
@@ -128,17 +128,17 @@ class Crew:
             try:
                 return self.server.fork(self._settings.memory_bytes, cpu_limit)
             except IsolationError:
-                self._lose_server()
+                self._discard_server()
         raise IsolationError("the fork server dies as soon as it is started")
 
     def give_back(self, worker: Worker, *, spent: bool) -> None:
         done = self._done[worker.pid] = self._done.get(worker.pid, 0) + 1
-        if spent or done >= self._settings.jobs_per_worker or len(self.idle) >= self._settings.places:
-            self.bury(worker)
+        if spent or done >= self._settings.jobs_per_worker or len(self.idle) >= self._settings.slots:
+            self.reap(worker)
         else:
             self.idle.append(worker)
 
-    def bury(self, worker: Worker) -> int:
+    def reap(self, worker: Worker) -> int:
         """Kill a worker and return the number of the signal that ended it, 0 if unknown."""
         self._done.pop(worker.pid, None)
         worker.channel.close()
@@ -147,7 +147,7 @@ class Crew:
         try:
             return self.server.kill(worker)
         except IsolationError:
-            self._lose_server()
+            self._discard_server()
             return 0
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Crew:
         for worker in self.idle:
             worker.channel.close()
 
-    def _lose_server(self) -> None:
+    def _discard_server(self) -> None:
         # The kernel kills the workers of a dead fork server, so the idle ones are gone too.
         self.close()
         self.server = None

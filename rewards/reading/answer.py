@@ -20,7 +20,7 @@ _NUMBER = re.compile(rf"([+-]?)\s*({_DIGITS})(?:\s*/\s*({_DIGITS}))?")
 
 
 def final_answer(text: str) -> str | None:
-    """Return the text after the last ``####`` on its line, outside of thoughts.
+    r"""Return the text after the last ``####`` on its line, outside of thoughts.
 
     Args:
         text: The policy's own text, without text of the environment.

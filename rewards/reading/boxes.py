@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.before import BESIDE, SIGNS, whole
-from turntree.rewards.reading.behind import NO_VALUE, behind, goes_on, joined
+from turntree.rewards.reading.after_box import NO_VALUE, after_box, joined, relation_follows
+from turntree.rewards.reading.before_box import BESIDE, SIGNS, enclosing_formula
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status
@@ -65,7 +65,7 @@ class _Box(NamedTuple):
 
 
 def lone_number(text: str) -> str | None:
-    # A fast path for the common case: one box with a whole number and nothing else to check.
+    # A fast path for the common case: one box with a enclosing_formula number and nothing else to check.
     start = text.find("\\boxed{")
     if start < 0 or "<" in text or "%" in text or text.count("box") != 1 or "~~" in text or "]:" in text:
         return None
@@ -86,8 +86,8 @@ def lone_number(text: str) -> str | None:
         return None
     if (before[-1:] in _MAY_BELONG and (before[-1] != " " or before.rstrip()[-1:] in SIGNS)) or before[-1:].isalpha():
         return None
-    behind = text[end + 1 :]
-    if behind != "." and behind.strip(" .$)]\\\n*"):
+    rest = text[end + 1 :]
+    if rest != "." and rest.strip(" .$)]\\\n*"):
         return None
     return number
 
@@ -127,7 +127,7 @@ def find_boxes(text: str) -> Boxes | None:
         between = _BETWEEN.fullmatch(text, before.end, row[0].start)
         if between is None:
             sign = joined(text, before.end, row[0].start)
-            if sign and len(row) == 1 and not goes_on(text, row[0].end):
+            if sign and len(row) == 1 and not relation_follows(text, row[0].end):
                 both = f"({before.content}) {sign} ({row[0].content})"
             break
         either |= bool(between["either"])
@@ -141,8 +141,8 @@ def find_boxes(text: str) -> Boxes | None:
         return Boxes((), (), Status.HACK_SUSPECT, (flags.NEGATION,))
     contents = tuple(box.content.strip() for box in row)
     beside = (contents[:-1] if either else ()) + ((both,) if both else ())
-    if (formula := whole(text, last.start, last.end, contents[-1])) is None:
-        return Boxes(contents, beside + behind(text, last.start, last.end, contents[-1]))
+    if (formula := enclosing_formula(text, last.start, last.end, contents[-1])) is None:
+        return Boxes(contents, beside + after_box(text, last.start, last.end, contents[-1]))
     if formula == f"-({contents[-1]})":
         return Boxes((*contents[:-1], formula), beside)
     return Boxes(contents, (*beside, formula))

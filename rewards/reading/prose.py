@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
+from turntree.rewards.reading.after_box import offered_value
 from turntree.rewards.reading.answer import final_answer
-from turntree.rewards.reading.behind import offered
 from turntree.rewards.reading.scales import SCALES
 
 _TAG = "<answer>"
@@ -118,7 +118,7 @@ def from_anchor(text: str) -> Anchored | None:
     stop = _END.search(rest, start)
     end = len(rest) if stop is None else stop.end() if stop[0] == "?" else stop.start()
     phrase = rest[:end].strip(" *,")
-    beside = offered(rest, end)
+    beside = offered_value(rest, end)
     if not start:
         if (aside := _ASIDE.search(phrase)) and not _changes(aside[1]):
             phrase = phrase[: aside.start()]
@@ -137,10 +137,10 @@ def from_tail(text: str) -> Tail:
     tail = text[-_TAIL:]
     if _LIST.search(tail[-400:]):
         return Tail(None, True)
-    place, phrase = -1, None
+    index, phrase = -1, None
     for match in _FORMULA.finditer(tail):
-        place, phrase = match.end(), match[1] or match[2] or match[3]
-    for match in _NUMBER.finditer(tail, max(place, 0)):
+        index, phrase = match.end(), match[1] or match[2] or match[3]
+    for match in _NUMBER.finditer(tail, max(index, 0)):
         phrase = match[0]
     return Tail(phrase.strip() if phrase else None, False)
 

@@ -121,7 +121,7 @@ def numeral(text: str) -> Fraction | None:
         value = numeral(" ".join(words[:-1])) if words[:-1] != ["a"] else Fraction(1)
         return None if value is None else value * SCALES[words[-1]]
     total, group, last = 0, 0, 10**15
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word in _UNITS:
             number = _UNITS[word]
             if (group % 100 and not (group % 10 == 0 and group % 100 >= 20 and 0 < number < 10)) or (
@@ -137,6 +137,6 @@ def numeral(text: str) -> Fraction | None:
                 total, group, last = total + group * power, 0, power
             else:
                 return None
-        elif word != "and" or place in (0, len(words) - 1):
+        elif word != "and" or index in (0, len(words) - 1):
             return None
     return Fraction(total + group)

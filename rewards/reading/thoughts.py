@@ -40,10 +40,10 @@ def _pattern(text: str) -> str:
     return re.sub(r"(</?)think>$", lambda tag: tag[1] + _TAGS, re.escape(text))
 
 
-_ENDS = tuple(re.compile(_pattern(one.end), re.IGNORECASE) for one in THOUGHTS)
+_ENDS = tuple(re.compile(_pattern(marks.end), re.IGNORECASE) for marks in THOUGHTS)
 _MARK = re.compile(
-    "|".join([f"({_pattern(one.begin)})" for one in THOUGHTS])
-    + "".join(f"|{_pattern(one.end)}" for one in THOUGHTS if one.end != _ENDS_OTHERS),
+    "|".join([f"({_pattern(marks.begin)})" for marks in THOUGHTS])
+    + "".join(f"|{_pattern(marks.end)}" for marks in THOUGHTS if marks.end != _ENDS_OTHERS),
     re.IGNORECASE,
 )
 
@@ -72,8 +72,8 @@ def next_thought(text: str, start: int = 0) -> Span | None:
     if mark.lastindex is None:
         return Span(start, start, mark.start(), mark.end(), False)
     end = _ENDS[mark.lastindex - 1].search(text, mark.end())
-    last, behind = end.span() if end else (len(text), len(text))
-    return Span(mark.start(), mark.end(), last, behind, True)
+    last, after = end.span() if end else (len(text), len(text))
+    return Span(mark.start(), mark.end(), last, after, True)
 
 
 def without_thoughts(text: str) -> tuple[str, str]:
@@ -83,16 +83,16 @@ def without_thoughts(text: str) -> tuple[str, str]:
         >>> without_thoughts("<think>a</think>b")
         ('b', 'a')
     """
-    said: list[str] = []
+    visible: list[str] = []
     thought: list[str] = []
     position = 0
     while (span := next_thought(text, position)) is not None:
         if span.opened:
-            said.append(text[position : span.start])
+            visible.append(text[position : span.start])
         else:
-            thought += said
-            said = []
+            thought += visible
+            visible = []
         thought.append(_MARK.sub("", text[span.inner : span.last]))
         position = span.end
-    said.append(text[position:])
-    return "".join(said), "".join(thought)
+    visible.append(text[position:])
+    return "".join(visible), "".join(thought)

@@ -53,9 +53,9 @@ def without_markup(text: str) -> str:
     return _cut(text, _environments(text)) if "\\begin" in text else text
 
 
-def is_boxed(text: str, place: int) -> bool:
-    box = text.rfind("box", max(0, place - _LOOK_BACK), place)
-    return box >= 0 and end_of_group(text[box:place] + "}", 0, depth=0) > place - box
+def is_boxed(text: str, index: int) -> bool:
+    box = text.rfind("box", max(0, index - _LOOK_BACK), index)
+    return box >= 0 and end_of_group(text[box:index] + "}", 0, depth=0) > index - box
 
 
 def end_of_group(text: str, start: int, *, depth: int) -> int:

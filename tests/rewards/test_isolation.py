@@ -24,8 +24,8 @@ from tables import table
 from turntree.rewards import (
     EXACT,
     Answer,
-    IsolationError,
     Grader,
+    IsolationError,
     PoolSettings,
     Status,
     Verdict,

@@ -141,9 +141,9 @@ def _product(factors: list[Node]) -> Node:
     if factors.count(MINUS_ONE) % 2:
         if len(rest) == 1 and isinstance(rest[0], Add):
             return Add(tuple(_product([MINUS_ONE, *parts(term, Mul)]) for term in rest[0].terms))
-        for place, factor in enumerate(rest):
+        for index, factor in enumerate(rest):
             if isinstance(factor, Num):
-                rest[place] = Num(-factor.value)
+                rest[index] = Num(-factor.value)
                 break
         else:
             rest.insert(0, MINUS_ONE)

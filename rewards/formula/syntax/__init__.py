@@ -1,0 +1,1 @@
+"""Formulas as syntax trees: tokens, parsers, traversal."""

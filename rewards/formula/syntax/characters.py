@@ -158,7 +158,7 @@ _CHINESE_FRACTION = re.compile(f"({_CHINESE_NUMBER.pattern})分之({_CHINESE_NUM
 
 
 def read_chinese(text: str) -> tuple[str, str]:
-    """Return the Chinese number at the beginning of a text as LaTeX, and the rest of the text.
+    r"""Return the Chinese number at the beginning of a text as LaTeX, and the rest of the text.
 
     Example:
         >>> [read_chinese(text) for text in ("三十五", "五分之三", "一千二百零五米", "十个", "个")]

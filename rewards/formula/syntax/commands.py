@@ -78,7 +78,7 @@ class Commands(Terms):
         if name == "det":
             return Undone("det", (self.factor(),))
         if name in ("lfloor", "lceil", "lvert", "vert", "|"):
-            self.place -= 1
+            self.position -= 1
             kind = {"lfloor": "floor", "lceil": "ceil", "|": "norm"}.get(name, "abs")
             return self.enclosed(_CLOSERS[name], kind)
         if name in _NAMED:
@@ -103,7 +103,7 @@ class Commands(Terms):
     def _named(self, name: str) -> Node:
         # Functions without a definition: \sup S, \Re(z), \Pr[X=1].
         node = self.application(Sym(name))
-        if node is not None or self.place in self.bracketed_at:
+        if node is not None or self.position in self.bracketed_at:
             return node if node is not None else Applied(name, (self.factor(),))
         index = (Sym(self.argument_text()),) if self.accept("_") else ()
         return Applied(name, (*index, self.factor())) if self.starts_factor() else Sym(name)
@@ -177,10 +177,10 @@ class Commands(Terms):
         return self.next.kind in ("cmd", "word") and self.next.text.lower() in FUNCTIONS
 
     def _cases(self) -> Node:
-        start = self.place
+        start = self.position
         while self.next.kind != "end" and not self.at("&"):
             self.take()
-        by_cases, self.place = self.at("&"), start
+        by_cases, self.position = self.at("&"), start
         if not by_cases:
             return self.equations()
         rows: list[tuple[Node, Node]] = []

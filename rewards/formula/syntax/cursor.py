@@ -23,7 +23,7 @@ class Cursor:
         """
         self.functions = functions
         self.tokens = tokens
-        self.place = 0
+        self.position = 0
         self.depth = 0
         self.bars = 0
         self.in_braces = False
@@ -33,17 +33,17 @@ class Cursor:
 
     @property
     def next(self) -> Token:
-        return self.tokens[self.place] if self.place < len(self.tokens) else _END
+        return self.tokens[self.position] if self.position < len(self.tokens) else _END
 
     def ahead(self, distance: int = 1) -> Token:
-        place = self.place + distance
-        return self.tokens[place] if place < len(self.tokens) else _END
+        position = self.position + distance
+        return self.tokens[position] if position < len(self.tokens) else _END
 
     def take(self) -> Token:
         token = self.next
         if token is _END:
             raise Malformed("the text ends too early")
-        self.place += 1
+        self.position += 1
         return token
 
     def at(self, *texts: str) -> bool:
@@ -52,7 +52,7 @@ class Cursor:
 
     def accept(self, *texts: str) -> bool:
         if self.at(*texts):
-            self.place += 1
+            self.position += 1
             return True
         return False
 

@@ -135,7 +135,7 @@ class Factors(Cursor):
         token = self.next
         with self.nested():
             node = self.atom()
-        while self.place < len(self.tokens):
+        while self.position < len(self.tokens):
             if (applied := self.application(node)) is not None:
                 node = applied
             elif self.at("^"):
@@ -154,7 +154,7 @@ class Factors(Cursor):
             elif self.accept("circ", "degree"):
                 node = self._degrees(node)
             elif self.at("|", "vert") and self.ahead().text == "_":
-                self.place += 2
+                self.position += 2
                 node = Applied("at", (node, Sym(self.argument_text())))
             elif self.at("'") and isinstance(node, Sym):
                 self.take()
@@ -169,19 +169,19 @@ class Factors(Cursor):
     def _is_factorial(self, node: Node) -> bool:
         # In "5!=120" and "n!=..." the mark is a factorial; elsewhere != is a relation.
         known = isinstance(node, Num) or node == Sym("n")
-        return known and not self.next.spaced and self.tokens[self.place - 1].kind in ("num", "sym")
+        return known and not self.next.spaced and self.tokens[self.position - 1].kind in ("num", "sym")
 
     def _degrees(self, whole: Node) -> Node:
         # Minutes and seconds may follow.
         parts = [whole]
         for size, marks in ((60, 1), (3600, 2)):
-            token, place = self.next, self.place
+            token, start = self.next, self.position
             if token.kind != "num" or token.value is None:
                 break
             self.take()
             primes = self._primes()
             if primes != marks:
-                self.place = place
+                self.position = start
                 break
             parts.append(Num(token.value / size))
         return Quantity(whole if len(parts) == 1 else Add(tuple(parts)), "deg")
@@ -190,16 +190,16 @@ class Factors(Cursor):
         count = 0
         while True:
             if self.at("'"):
-                self.place += 1
+                self.position += 1
                 count += 1
             elif self.at('"'):
-                self.place += 1
+                self.position += 1
                 count += 2
             elif self.at("^") and self.ahead().text == "prime":
-                self.place += 2
+                self.position += 2
                 count += 1
             elif self.at("^") and self.ahead().text == "{" and self.ahead(2).text == "prime":
-                self.place += 2
+                self.position += 2
                 while self.accept("prime"):
                     count += 1
                 self.expect("}")
@@ -210,21 +210,21 @@ class Factors(Cursor):
         # Brackets are parsed only once, whichever reading applies: parsing twice takes exponential time.
         name = function_name(node)
         braced = self.next.kind == "op" and self.at("{") and self.ahead().text == "("
-        if not name or not (braced or self.at("(", "[")) or self.place in self.bracketed_at:
+        if not name or not (braced or self.at("(", "[")) or self.position in self.bracketed_at:
             return None
         if self.at("[") and name not in CONDITIONAL:
             return None
-        place, beside = self.place, self.place > 1 and self.tokens[self.place - 2].kind == "sym"
+        start, beside = self.position, self.position > 1 and self.tokens[self.position - 2].kind == "sym"
         conditional, self.conditional = self.conditional, name in CONDITIONAL
         with self.nested():
             inner = self.group() if braced else self.bracketed()
         self.conditional = conditional
-        if braced or self.tokens[self.place - 1].text in (")", "]"):
+        if braced or self.tokens[self.position - 1].text in (")", "]"):
             args = inner.items if isinstance(inner, Group) and inner.opening in ("(", "[") else (inner,)
             if name in self.functions or is_application(name, args, beside=beside):
                 return Applied(name, args)
-        self.bracketed_at[place] = (inner, self.place)
-        self.place = place
+        self.bracketed_at[start] = (inner, self.position)
+        self.position = start
         return None
 
     def _ends_factor(self, distance: int) -> bool:
@@ -233,17 +233,17 @@ class Factors(Cursor):
     def _power(self, base: Node) -> Node:
         self.take()
         if self.at("prime") or (self.at("{") and self.ahead().text == "prime"):
-            self.place -= 1
+            self.position -= 1
             primes = self._primes()
             return Sym(base.name + "'" * primes) if isinstance(base, Sym) else Quantity(base, "deg")
         if self.accept("circ", "degree"):
             return self._degrees(base)
         if self.at("{") and self.ahead().text == "circ" and self.ahead(2).text == "}":
-            self.place += 3
+            self.position += 3
             return self._degrees(base)
         braced = self.at("{") and self.ahead(2).text == "}"
         if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or self._ends_factor(1)):
-            self.place += 3 if braced else 1
+            self.position += 3 if braced else 1
             return Sym(f"{base.name}*")
         with self.nested():
             exponent = self.argument()
@@ -260,7 +260,7 @@ class Factors(Cursor):
             return negated(self.argument())
         token = self.next
         if one_digit and token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
-            self.tokens[self.place] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
+            self.tokens[self.position] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
             return Num(Fraction(int(token.text[0])))
         with self.nested():
             return self.atom()
@@ -307,8 +307,8 @@ class Factors(Cursor):
         if self.at_function():
             return self.command(self.take().text.lower())
         if token.kind == "op":
-            if (known := self.bracketed_at.pop(self.place, None)) is not None:
-                self.place = known[1]
+            if (known := self.bracketed_at.pop(self.position, None)) is not None:
+                self.position = known[1]
                 return known[0]
             if token.text == "{":
                 return self.group()
@@ -336,4 +336,4 @@ def _indexed(node: Node, token: Token, index: str) -> Node:
         return based(token.text.replace(",", "").lower(), index)
     if isinstance(node, Sym | Const):
         return Sym(f"{node.name}_{index}")
-    raise Malformed("an index behind something that takes none")
+    raise Malformed("an index after something that takes none")

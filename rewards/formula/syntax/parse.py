@@ -85,7 +85,7 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
     node = parser.sequence()
     while parser.accept(".", ",", ";", ":"):
         pass
-    if parser.place < len(parser.tokens):
+    if parser.position < len(parser.tokens):
         raise Malformed(f"unexpected {parser.next.text!r}")
     return node
 
@@ -114,7 +114,7 @@ class Parser(Quantities):
                 word = {"land": "and", "wedge": "and", "&": "and", "lor": "or", "vee": "or"}.get(
                     text, text if text in ("and", "or") else word
                 )
-            if not separated or self.place >= len(self.tokens):
+            if not separated or self.position >= len(self.tokens):
                 break
             while self.next.kind == "word" and self.next.text.lower() in CONDITIONS:
                 self.take()
@@ -167,7 +167,7 @@ class Parser(Quantities):
         opened = self.at("(") and self.ahead().text in MODULO
         if not opened and self.next.text not in MODULO:
             return None
-        self.place += 2 if opened else 1
+        self.position += 2 if opened else 1
         modulus = self.sum() if opened else self.factor()
         if opened:
             self.expect(")")
@@ -203,19 +203,19 @@ class Parser(Quantities):
     def _join_lines(self) -> None:
         # A line that begins with a relation continues the line before it.
         end = next(
-            (at for at in range(self.place, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
+            (at for at in range(self.position, len(self.tokens)) if self.tokens[at].kind == "end"), len(self.tokens)
         )
-        line = [token for token in self.tokens[self.place : end] if token.text != "&" or token.kind != "op"]
+        line = [token for token in self.tokens[self.position : end] if token.text != "&" or token.kind != "op"]
         kept = [
             token
             for at, token in enumerate(line)
             if not (token.text in ("\\", "cr") and (at + 1 == len(line) or line[at + 1].text in RELATIONS))
         ]
-        self.tokens[self.place : end] = kept
+        self.tokens[self.position : end] = kept
 
     def bracketed(self) -> Node:
         if self.at("{") and self.ahead().kind == "begin":
-            self.place += 2
+            self.position += 2
             lines = self.equations()
             self.accept("}")
             return lines
@@ -268,7 +268,7 @@ def residue(terms: list[Node | None], signs: list[str], modulus: Node) -> Node:
     value = terms[-1]
     assert value is not None
     if isinstance(value, Residue) or not set(signs) <= {"~", "="}:
-        raise Malformed("a modulus behind something that is no congruence")
+        raise Malformed("a modulus after something that is no congruence")
     return Residue(terms[0] if signs else None, value, modulus)
 
 

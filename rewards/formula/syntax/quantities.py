@@ -49,7 +49,7 @@ class Quantities(Commands):
             node = self.factor()
             parts.append(worded([], node, self._unit()))
             if not isinstance(parts[-1], Quantity):
-                raise Malformed("a number behind words")
+                raise Malformed("a number after words")
         return found if len(parts) == 1 else Add(tuple(parts))
 
     def _ends_quantity(self) -> bool:
@@ -68,7 +68,7 @@ class Quantities(Commands):
 
     def _unit(self) -> list[str]:
         unit: list[str] = []
-        while self.place < len(self.tokens):
+        while self.position < len(self.tokens):
             token = self.next
             if self._at_word("and", "or") or self.at_function() or (self._at_word("to") and self.ahead().kind == "num"):
                 return unit
@@ -130,18 +130,18 @@ class Quantities(Commands):
     def _at_condition(self) -> bool:
         # A relation in brackets, or one after "for" or "where".
         if self.at("("):
-            known = self.bracketed_at.get(self.place)
+            known = self.bracketed_at.get(self.position)
             return known is not None and isinstance(known[0], Rel)
         return self._at_word(*CONDITIONS) and self.ahead().kind in ("sym", "num", "cmd", "op")
 
     def _at_verb(self) -> bool:
         # A verb gives the value of the words before it: half of 14 is 7.
-        kinds = [token.kind for token in self.tokens[self.place + 1 : self.place + 3]]
+        kinds = [token.kind for token in self.tokens[self.position + 1 : self.position + 3]]
         return self._at_word("is", "equals") and (kinds[:1] == ["num"] or kinds == ["end of text", "num"])
 
     def _accept_word(self, word: str) -> bool:
         if self._at_word(word):
-            self.place += 1
+            self.position += 1
             return True
         return False
 
@@ -207,13 +207,13 @@ def _scaled(node: Node, after: list[str]) -> tuple[Node, list[str]]:
             break
         del rest[0]
     lower = [word.lower() for word in rest]
-    if lower != ["times"] and not all(_belongs(lower, place) for place in range(len(lower))):
+    if lower != ["times"] and not all(_belongs(lower, index) for index in range(len(lower))):
         raise Malformed(f"words that may change a value: {' '.join(rest)!r}")
     return node, rest
 
 
-def _belongs(words: list[str], place: int) -> bool:
+def _belongs(words: list[str], index: int) -> bool:
     # A power word belongs to the unit beside it; other words that change a value do not.
-    word = words[place]
-    power = (word in _OF_UNITS and place + 1 < len(words)) or (word in ("squared", "cubed") and place > 0)
+    word = words[index]
+    power = (word in _OF_UNITS and index + 1 < len(words)) or (word in ("squared", "cubed") and index > 0)
     return power or word not in CHANGING

@@ -52,7 +52,7 @@ class Terms(Factors):
         factors = [self.factor()]
         while True:
             token = self.next
-            if self.place >= len(self.tokens):
+            if self.position >= len(self.tokens):
                 return _product(factors)
             if self.accept("*", "cdot", "times", "ast", "cdotp", "bullet"):
                 factors.append(self._signed_factor())
@@ -72,12 +72,12 @@ class Terms(Factors):
                 named = factors == [Const("pi")] or (isinstance(last, Quantity) and last.unit != "%")
                 if token.kind == "num" and token.spaced and not named:
                     raise Malformed("two numbers side by side")
-                whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.place - 1] is first
-                place = self.place
+                whole = len(factors) == 1 and first.kind == "num" and self.tokens[self.position - 1] is first
+                start = self.position
                 factor = self.factor()
                 if isinstance(factor, Rel):  # a condition in brackets
-                    self.bracketed_at[place] = (factor, self.place)
-                    self.place = place
+                    self.bracketed_at[start] = (factor, self.position)
+                    self.position = start
                     return _product(factors)
                 value = factor.value if isinstance(factor, Quantity) else factor
                 part = _fraction(value) if whole else None
@@ -113,7 +113,7 @@ class Terms(Factors):
     def _divisor(self) -> Node:
         # Letters without a blank after a slash are divided by together: t/RC.
         node = self._signed_factor()
-        while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.place - 1].kind == "sym":
+        while self.next.kind == "sym" and not self.next.spaced and self.tokens[self.position - 1].kind == "sym":
             node = Mul((node, self.factor()))
         return node
 

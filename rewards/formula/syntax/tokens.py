@@ -131,11 +131,11 @@ def _name_unit(tokens: list[Token]) -> None:
 
 def _name_larger_units(tokens: list[Token]) -> None:
     # A letter between two numbers is a unit if the last number has a unit: 1 h 30 min.
-    for place in range(1, len(tokens) - 2):
-        letter, after = tokens[place], tokens[place + 1]
-        beside = tokens[place - 1].kind == after.kind == "num" and letter.spaced and after.spaced
+    for index in range(1, len(tokens) - 2):
+        letter, after = tokens[index], tokens[index + 1]
+        beside = tokens[index - 1].kind == after.kind == "num" and letter.spaced and after.spaced
         if beside and letter.kind == "sym" and letter.text in "hmsgL":
-            tokens[place] = letter._replace(kind="word")
+            tokens[index] = letter._replace(kind="word")
 
 
 def _without_math_signs(text: str) -> str:

@@ -78,9 +78,9 @@ def _sum(left: Coefficients, right: Coefficients) -> Coefficients:
 
 def _product(left: Coefficients, right: Coefficients) -> Coefficients:
     found = [Fraction(0)] * max(len(left) + len(right) - 1, 0)
-    for place, one in enumerate(left):
-        for other_place, other in enumerate(right):
-            found[place + other_place] += one * other
+    for power, one in enumerate(left):
+        for other_power, other in enumerate(right):
+            found[power + other_power] += one * other
     return _trimmed(tuple(found))
 
 

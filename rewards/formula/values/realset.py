@@ -170,8 +170,8 @@ def _relation(node: Rel) -> RealSet | None:
         return None
     (name,) = names
     found: RealSet = REALS
-    for place, sign in enumerate(node.signs):
-        left, right = node.terms[place], node.terms[place + 1]
+    for index, sign in enumerate(node.signs):
+        left, right = node.terms[index], node.terms[index + 1]
         solved = None if left is None or right is None else _compared(left, sign, right, name)
         if solved is None:
             return None
@@ -213,7 +213,7 @@ def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
 
 def _linear(subject: Node, name: str, sign: str, bound: Value) -> RealSet | None:
     try:
-        points = ({name: Fraction(place)} for place in (0, 1, 2, 5))
+        points = ({name: Fraction(x)} for x in (0, 1, 2, 5))
         at = [real(Evaluation(point, real_only=True).value(subject)) for point in points]
     except (CannotEvaluate, Undefined):
         return None

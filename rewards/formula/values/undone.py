@@ -32,7 +32,7 @@ _ONE = Num(Fraction(1))
 def contradicts(undone: Node, value: Node) -> bool:
     r"""Return whether a side left undone clearly has another value: ``\int_0^1 x\,dx`` and 1/3."""
     names = sorted(free_variables(undone) | free_variables(value))
-    point: dict[str, Value] = {name: Fraction(17 + 3 * place, 13) for place, name in enumerate(names)}
+    point: dict[str, Value] = {name: Fraction(17 + 3 * index, 13) for index, name in enumerate(names)}
     with mp.workdps(_DIGITS):
         try:
             match undone:
@@ -83,7 +83,7 @@ class _Estimation(Evaluation):
         with mp.workdps(_NEAR_DIGITS):
             at = real(self.value(target))
             near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
-            values = [function(place) for place in near]
+            values = [function(x) for x in near]
         return _settled(*values, seen=any(values))
 
 
@@ -91,9 +91,9 @@ def _twice_integrated(function: Callable[[Value], Value], one: list[Value], othe
     # All nodes of one partition may lie beside a peak, so a second partition must agree.
     seen = mp.mpf(0)
 
-    def watched(place: Value) -> Value:
+    def watched(x: Value) -> Value:
         nonlocal seen
-        value = function(place)
+        value = function(x)
         seen = max(seen, abs(value))
         return value
 
@@ -123,7 +123,7 @@ def _settled(one: Value, other: Value, *, seen: Value) -> Value:
 
 
 def _function(body: Node, name: str, point: dict[str, Value]) -> Callable[[Value], Value]:
-    return lambda place: real(Evaluation({**point, name: place}).value(body))
+    return lambda x: real(Evaluation({**point, name: x}).value(body))
 
 
 def _integrand(body: Node) -> tuple[Node, str]:

@@ -70,10 +70,10 @@ _SETTING = re.compile(r"\$|\\[()\]]|\*\*|\\(?:text(?:bf|it|rm)?|mathrm)\s*\{(?P<
 _SEEN = 120
 
 
-def offered(text: str, place: int) -> tuple[str, ...]:
+def offered_value(text: str, end: int) -> tuple[str, ...]:
     """Return the value that an "or" offers directly after a position, if there is one."""
-    beside = _OR.match(text, place, place + _SEEN)
-    if beside is None or ("." in text[place : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
+    beside = _OR.match(text, end, end + _SEEN)
+    if beside is None or ("." in text[end : beside.start("word")] and not _SENTENCE.match(text, beside.end())):
         return ()
     return () if _CLAUSE.fullmatch(text, beside.start("word")) else (beside["formula"] or beside["value"],)
 
@@ -84,37 +84,37 @@ def joined(text: str, end: int, start: int) -> str:
     return "" if sign is None else "/" if sign["sign"].startswith("}") else sign["sign"]
 
 
-def goes_on(text: str, place: int) -> bool:
+def relation_follows(text: str, end: int) -> bool:
     """Return whether a relation follows, which means that the text before it is no result."""
-    return _RELATION.match(text, place) is not None
+    return _RELATION.match(text, end) is not None
 
 
-def behind(text: str, start: int, place: int, content: str) -> tuple[str, ...]:
+def after_box(text: str, start: int, end: int, content: str) -> tuple[str, ...]:
     r"""Return the values that a text gives beside or in place of a box; all of them must be right.
 
     Args:
         text: The text.
         start: Index of the box.
-        place: Index after the box.
+        end: Index after the box.
         content: Content of the box.
 
     Example:
-        >>> [behind(rf"\boxed{{7}}{rest}", 0, 9, "7") for rest in (" / 8", " and 8.", " cm.")]
+        >>> [after_box(rf"\boxed{{7}}{rest}", 0, 9, "7") for rest in (" / 8", " and 8.", " cm.")]
         [('(7) / 8',), ('8',), ()]
     """
-    if either := offered(text, place):
+    if either := offered_value(text, end):
         return either
-    second = _AND.match(text, place, place + _SEEN)
+    second = _AND.match(text, end, end + _SEEN)
     if second is not None and _STOP.match(text, second.end()):
         return (second["formula"] or second["value"],)
-    rest = _SETTING.sub(r"\g<words>", _LINE_END.split(text[place : place + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
+    rest = _SETTING.sub(r"\g<words>", _LINE_END.split(text[end : end + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
     if equal := _EQUAL.fullmatch(rest):
         return () if _OPERATION.search(text[max(0, start - 20) : start]) else (equal["value"],)
     if _BESIDE.fullmatch(rest):
         return (f"{content}{rest}",)
     rest = rest.strip()
-    formula = _CLOSING.split(text[place : place + _SEEN], maxsplit=1)[0].strip()
-    if formula == "!" and text[place : place + _SEEN].lstrip()[1:2] in ("$", "\\"):
+    formula = _CLOSING.split(text[end : end + _SEEN], maxsplit=1)[0].strip()
+    if formula == "!" and text[end : end + _SEEN].lstrip()[1:2] in ("$", "\\"):
         return (f"({content})!",)
     for part in (rest, formula):
         percent = _PERCENT.match(part)

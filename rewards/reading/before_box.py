@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from turntree.rewards.reading.behind import RELATION
+from turntree.rewards.reading.after_box import RELATION
 
 _OPERATED = re.compile(
     r"(?:(?:[-+/^\u2212\u00b1\u00d7\u00b7\u00f7]|(?<=[\d)}])\s?\*|\\(?:cdot|times|div|pm|mp)(?![a-zA-Z]))\s*|"
@@ -36,7 +36,7 @@ BESIDE = SIGNS | frozenset("0123456789")  #: Last characters of such text direct
 _ENDS = BESIDE | frozenset("tsvmpngx}")  #: ``BESIDE`` with the last characters of commands.
 
 
-def whole(text: str, start: int, end: int, content: str) -> str | None:
+def enclosing_formula(text: str, start: int, end: int, content: str) -> str | None:
     r"""Return the formula of which a box is an operand, with the content in place of the box.
 
     Args:
@@ -49,7 +49,8 @@ def whole(text: str, start: int, end: int, content: str) -> str | None:
         The formula; ``None`` if the box stands alone.
 
     Example:
-        >>> [whole(rf"$x={before}\boxed{{7}}$", 3 + len(before), 12 + len(before), "7") for before in ("", "-", "2+")]
+        >>> texts = [(before, rf"$x={before}\boxed{{7}}$") for before in ("", "-", "2+")]
+        >>> [enclosing_formula(text, 3 + len(before), 12 + len(before), "7") for before, text in texts]
         [None, '-(7)', '2+(7)']
     """
     before = text[max(0, start - _SEEN) : start]
