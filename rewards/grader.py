@@ -165,9 +165,11 @@ class Grader:
         if done.cancelled() or done.exception() is not None:
             return
         verdict = done.result()
+        # Outcomes that depend on the machine, such as time-outs, are never cached.
         if verdict.correct is None or verdict.status in (Status.TIMEOUT, Status.MEMORY, Status.CRASHED):
             return
         with self._lock:
+            # Without the seconds: a cached verdict costs no time.
             self._cache[key] = Verdict(
                 correct=verdict.correct, status=verdict.status, method=verdict.method, flags=verdict.flags
             )

@@ -80,6 +80,7 @@ class Rubric:
                 )
         deciding = [part.span for part, reward in both if reward.decides and part.weight > 0]
         shaping = sum(part.span for part, reward in both if not reward.decides)
+        # Every part is clamped, so its span bounds its effect on the sum.
         if deciding and shaping >= min(deciding):
             raise RewardDefinitionError(
                 f"shaping rewards may move the sum by {shaping:g}, the answer by {min(deciding):g}: "

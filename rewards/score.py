@@ -163,6 +163,7 @@ def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, grade
     found, verdict = extraction.found, _WRONG
     if found is not None:
         triple = (gold, found, question)
+        # Equal answers of a batch share one comparison, also while it is running.
         compared = known.get(triple)
         if compared is None:
             compared = known[triple] = grader.compare(gold, found, rules, question)

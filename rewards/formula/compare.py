@@ -77,6 +77,7 @@ def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: st
     """
     gold, answer = bared(without_hidden(gold)), answer._replace(text=bared(answer.text))
     verdict = _compare(gold, answer, answer_format)
+    # The policy chooses its answers, so an answer that the verifier cannot handle must never become ungraded.
     if verdict.correct is None and understands(gold, answer_format):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
     if verdict.correct and (question or answer_format.kind is Kind.INTEGER):
@@ -126,6 +127,7 @@ def _compare(gold: str, answer: Answer, answer_format: AnswerFormat) -> Verdict:
         for beside in answer.alternatives:
             if not _compare_text(gold, beside, answer_format, prose=False).correct:
                 return _suspect(flags.HEDGE)
+        # Three or more different boxes in a row are a list of candidates, unless the task asks for a list.
         if len(set(row)) >= _ROW and not _is_list(gold):
             return _suspect(flags.CANDIDATES)
     elif len(row) > 1 and _is_list(gold):
@@ -230,6 +232,7 @@ def _parsed(text: str, *, prose: bool) -> Node:
     try:
         return parse(text)
     except Malformed:
+        # Text cut out of a sentence may hold other words; exactly one value among them is accepted.
         if not prose:
             raise
     found = _NUMBER_OR_FORMULA.findall(text)

@@ -16,7 +16,7 @@ from turntree.rewards.formula.syntax.problems import CannotEvaluate, Undefined
 from turntree.rewards.formula.syntax.walk import free_variables, is_complex, ordered, walk
 from turntree.rewards.formula.values.evaluate import Evaluation
 from turntree.rewards.formula.values.functions import Value, real
-from turntree.rewards.formula.values.numeric import DIGITS
+from turntree.rewards.formula.values.numeric import DIGITS, equal
 
 _POINTS = 6
 _TRIES = 24
@@ -40,6 +40,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
     with mp.workdps(DIGITS):
         factor = _constant_factor(left, right, names)
         if factor is not None:
+            # A negative factor turns an inequality around.
             turned = sign if isinstance(factor, mp.mpc) or factor > 0 else _TURNED.get(sign, sign)
             return turned == other
         if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
@@ -55,8 +56,6 @@ def _chains(gold: Rel, answer: Rel) -> bool | None:
     sides = list(zip(gold.terms, gold.signs, strict=False)), list(zip(answer.terms, answer.signs, strict=False))
     if [sign for _, sign in sides[0]] != [sign for _, sign in sides[1]]:
         return False
-    from turntree.rewards.formula.values.numeric import equal
-
     for one, other in zip(gold.terms, answer.terms, strict=True):
         if one is None or other is None or not equal(one, other):
             return False
@@ -88,6 +87,7 @@ def _constant_factor(left: Node, right: Node, names: list[str]) -> Value | None:
             continue
         if not beside and (isinstance(one, mp.mpc) or isinstance(other, mp.mpc)):
             return None
+        # Random points almost never solve an equation, so a side is 0 everywhere: no factor is defined.
         if one == 0 or other == 0:
             return None
         factors.append(other / one)
@@ -143,6 +143,7 @@ def _solves(equation: Node, other: Node, names: list[str]) -> bool:
                 values = [
                     real(Evaluation({**point, name: Fraction(at)}, real_only=True).value(equation)) for at in (0, 1, 2)
                 ]
+                # Three values show whether the equation is linear in the variable.
                 slope = values[1] - values[0]
                 if slope == 0 or values[0] == 0 or abs(values[2] - values[1] - slope) > abs(slope) * mp.mpf(10) ** -30:
                     break

@@ -116,6 +116,7 @@ def held_chain(answer: Rel, gold: Node) -> list[Node]:
     """Return the sides of a chain that must agree, without names and expressions in other variables."""
     sides = [side for side in named_first(answer).terms if side is not None]
     known = free_variables(gold)
+    # Leading names only label the chain: in "A = x = 2 + 3 = 5" the sides from 2 + 3 on must agree.
     while len(sides) > 1:
         first = sides[0]
         own = free_variables(first)

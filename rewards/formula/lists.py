@@ -123,6 +123,7 @@ def both_signs(node: Node) -> Node:
         return node
     if isinstance(node, Add) and all(part.sign > 0 for part in walk(node) if isinstance(part, Signed)):
         indices = [index for index, term in enumerate(node.terms) if isinstance(term, Signed)]
+        # Independent signs in one sum: the number of values doubles with each, hence the bound.
         if 1 < len(indices) <= _MOST_SIGNS:  # each double sign by itself
             return Group(
                 tuple(_chosen(node, indices, signs) for signs in product((1, -1), repeat=len(indices))), "{", "}"

@@ -93,6 +93,7 @@ class Parts(ABC):
     def _in_order(self, gold: tuple[Node, ...], answer: tuple[Node, ...]) -> bool | None:
         if len(gold) != len(answer):
             return False
+        # One difference decides; one open part leaves the whole open.
         verdicts = [self.equal(right, ours) for right, ours in zip(gold, answer, strict=True)]
         return False if False in verdicts else None if None in verdicts else True
 
@@ -110,6 +111,7 @@ class Parts(ABC):
             if len(right) == 1:
                 raise Suspect(flags.CANDIDATES)
             return False
+        # Each gold item takes the first equal item; equality is close to transitive, so greedy matching suffices.
         remaining = list(ours)
         for item in right:
             for index, other in enumerate(remaining):
@@ -136,15 +138,11 @@ class Parts(ABC):
         return self._in_order(flat[0], flat[1])
 
     def _ratios(self, gold: Node, answer: Node) -> bool | None:
-        sides = []
-        for node in (gold, answer):
-            if isinstance(node, Ratio):
-                sides.append(node.items)
-            else:
-                sides.append((node, Num(Fraction(1))))
+        sides = [node.items if isinstance(node, Ratio) else (node, Num(Fraction(1))) for node in (gold, answer)]
         right, ours = sides
         if len(right) != len(ours):
             return False
+        # 0 : 0 is no ratio; by cross products it would equal every ratio.
         if any(all(equal(part, Num(Fraction(0))) is True for part in side) for side in sides):
             return False
         if len(right) == 2 and equal(right[1], Num(Fraction(0))) is True:

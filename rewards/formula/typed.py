@@ -111,6 +111,7 @@ class Comparison(Parts):
             return self._words(gold, answer)
         if isinstance(answer, Rel) and set(answer.signs) == {"="}:
             answer = _without_undone(answer)
+        # The gold answer may leave an integral undone; the answer may only if the gold answer does.
         if is_undone(answer):
             if not is_undone(gold):
                 raise Suspect(flags.RESTATED)
@@ -181,6 +182,7 @@ class Comparison(Parts):
             known = gold.name is not None and answer.name is not None
             if known and ordered(gold.name or gold) != ordered(answer.name or answer):
                 return False
+            # Congruent values differ by a whole number of moduli.
             same = equal(gold.modulus, answer.modulus)
             turns = Mul((Add((gold.value, Mul((MINUS_ONE, answer.value)))), Pow(gold.modulus, MINUS_ONE)))
             return same and equal(turns, Call("floor", (turns,)))
@@ -251,6 +253,7 @@ class Comparison(Parts):
         verdict = self.equal(*values)
         if verdict is True or all(dimensions):
             return verdict
+        # One side without the sign: 25 % may be written as 0.25.
         if "percent" in dimensions:
             bare, marked = (ours, right) if dimensions[0] else (right, ours)
             return self.equal(bare, Mul((marked, Num(Fraction(1, 100)))))
@@ -263,6 +266,7 @@ class Comparison(Parts):
             return False
         turn = Mul((Const("pi"), Num(Fraction(1, 180))))
         plain = answer if other == "radian" else gold
+        # A bare number without pi is ambiguous: 3 may be degrees.
         if not any(isinstance(part, Const) and part.name == "pi" for part in walk(plain)):
             return False
         return self.equal(

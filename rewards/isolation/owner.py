@@ -118,11 +118,13 @@ class Owner:
         for run in self._runs.values():
             impatient = run.cpu_seconds is None
             end = run.started + (settings.patience_seconds if impatient else self._deadline(run))
+            # A starved run is past its deadline; look again after a tenth of a deadline instead of spinning.
             ends.append(end if end > now or impatient else now + settings.deadline_seconds / 10)
         return max(0.0, min(ends) - now) if ends else None
 
     def _start_tasks(self) -> None:
         slow = sum(run.slow for run in self._runs.values())
+        # Slow runs have slots of their own, so short comparisons never wait for long ones.
         while self._fast_queue and len(self._runs) - slow < self._settings.slots:
             self._start(self._fast_queue.popleft(), slow=False)
         while self._slow_queue and slow < self._settings.slots:
@@ -137,6 +139,7 @@ class Owner:
             try:
                 worker = self._workers.take(fresh=bool(task.deaths or task.failures or gone))
             except IsolationError:
+                # Back in the queue, so that ``_resolve_all`` resolves its future.
                 self._fast_queue.appendleft(task)
                 raise
             try:
@@ -208,6 +211,7 @@ class Owner:
     def _retry_death(self, run: Run, death: int) -> None:
         task = run.task
         task.deaths.append(death)
+        # A worker may be killed from outside; the answer is blamed only after several deaths.
         if len(task.deaths) < _TRIES:
             (self._slow_queue if run.slow else self._fast_queue).appendleft(task)
         elif _OWN_DEATHS.issuperset(task.deaths) and not task.asks_gold:

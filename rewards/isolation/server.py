@@ -39,6 +39,7 @@ def serve(control_descriptor: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the caller decides when this ends
         signal.signal(number, signal.SIG_IGN)
     warm_up()
+    # Frozen objects are not touched by later collections, so forks keep sharing their memory pages.
     gc.collect()
     gc.freeze()
     children: set[int] = set()
@@ -74,6 +75,7 @@ def _fork(request: Fork, descriptor: int, control: Connection) -> int:
         _die_with(server)
         serve_comparisons(Connection(descriptor), request.memory_bytes, request.cpu_seconds)
     finally:
+        # Skip the handlers and buffers that the worker inherited from the server.
         os._exit(0)
 
 

@@ -43,6 +43,7 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
 
     _limit_memory(memory_bytes)
     while True:
+        # Renewed for each comparison: the limit counts the time of the whole process.
         _limit_cpu(cpu_seconds)
         began = perf_counter()
         exhausted = False
@@ -64,6 +65,7 @@ def serve_comparisons(channel: Connection, memory_bytes: int, cpu_seconds: int) 
             channel.send((verdict, perf_counter() - began))
         except OSError:
             return
+        # After running out of memory, the state of the interpreter cannot be trusted.
         if exhausted:
             return
 
@@ -72,6 +74,7 @@ def _limit_memory(memory_bytes: int) -> None:
     with open("/proc/self/statm") as statm:
         in_use = int(statm.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + memory_bytes, in_use + memory_bytes))
+    # A killed worker must not write its memory to disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

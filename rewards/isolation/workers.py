@@ -28,6 +28,7 @@ class ForkServer:
     """A handle on the process that forks workers; not safe to use from two threads at once."""
 
     def __init__(self) -> None:
+        # A fresh interpreter instead of a fork: forking beside threads, event loops or Ray is unsafe.
         ours, theirs = Pipe()
         command = _COMMAND.format(path=[entry or os.getcwd() for entry in sys.path], descriptor=theirs.fileno())
         try:
@@ -35,6 +36,7 @@ class ForkServer:
                 [sys.executable, "-c", command],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Signals of the caller's terminal must not reach the server.
                 start_new_session=True,
                 env={**os.environ, **_ONE_THREAD},
             )

@@ -110,12 +110,14 @@ def after_box(text: str, start: int, end: int, content: str) -> tuple[str, ...]:
     rest = _SETTING.sub(r"\g<words>", _LINE_END.split(text[end : end + _SEEN], maxsplit=1)[0]).rstrip(" *\\")
     if equal := _EQUAL.fullmatch(rest):
         return () if _OPERATION.search(text[max(0, start - 20) : start]) else (equal["value"],)
+    # The formula continues right after the box, as in "\boxed{7}\pi".
     if _BESIDE.fullmatch(rest):
         return (f"{content}{rest}",)
     rest = rest.strip()
     formula = _CLOSING.split(text[end : end + _SEEN], maxsplit=1)[0].strip()
     if formula == "!" and text[end : end + _SEEN].lstrip()[1:2] in ("$", "\\"):
         return (f"({content})!",)
+    # The line may go on with words after the formula, so both ends are tried.
     for part in (rest, formula):
         percent = _PERCENT.match(part)
         part = part[percent.end() :] if percent else part

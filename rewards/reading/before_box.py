@@ -68,6 +68,7 @@ def enclosing_formula(text: str, start: int, end: int, content: str) -> str | No
     rest = text[end : end + _SEEN]
     if (stop := _END.search(rest)) is not None:
         rest = rest[: stop.start()]
+    # With a known left side or a relation after the box, the box fills in a blank.
     blank = _RELATION.search(rest) or (_RELATION.search(stated) and not _LETTER.search(stated))
     return None if blank else f"{tail}({content}){rest}".strip()
 

@@ -109,6 +109,7 @@ def find_boxes(text: str) -> Boxes | None:
             break
     if not starts:
         return None
+    # Bounds the time for texts that consist of boxes.
     starts = starts[-_LOOK_BACK:]
     last = _content(text, starts.pop())
     assert last is not None
@@ -119,6 +120,7 @@ def find_boxes(text: str) -> Boxes | None:
         before = _content(text, starts.pop())
         if not isinstance(before, _Box):
             break
+        # Nested boxes: the outer one counts, unless it holds nothing but the inner one.
         if before.end >= row[0].end:
             row[0] = before._replace(content=row[0].content) if _fills(before, row[0]) else before
             continue
@@ -157,6 +159,7 @@ def _content(text: str, match: re.Match[str]) -> _Box | Status | None:
     if start >= len(text) or text[start] != "{":
         bare = _BARE.match(text, start)
         return _Box(match.start(), bare.end(), bare[0]) if bare else None
+    # A box that never closes must not be searched to the end of the text for every start.
     depth, stop = 0, start + MAX_ANSWER
     for brace in _BRACE.finditer(text, start, min(stop, len(text))):
         if brace[0] == "{":

@@ -86,6 +86,7 @@ def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
         if anchored.negated:
             return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.NEGATION))
         phrase, beside, guessed = anchored.phrase, anchored.beside, anchored.of_a_step
+    # The last value of a text that addresses its grader is not trusted.
     if phrase is None:
         if flags.GRADER_TALK in raised:
             return Extraction(None, Status.HACK_SUSPECT, raised)
@@ -98,6 +99,8 @@ def extract(text: str, answer_format: AnswerFormat = EXACT) -> Extraction:
             if len(options) > 1:
                 return Extraction(None, Status.HACK_SUSPECT, (*raised, flags.CANDIDATES))
             phrase = next(iter(options), None)
+        # "guessed" marks the last value of the prose: no phrase names it as the answer. A text that is only the value
+        # commits to it.
         guessed = phrase is not None and spoken.strip(_AROUND) != phrase.strip(_AROUND)
     if not phrase:
         in_thought = bool(thought) and extract(thought, answer_format).found is not None

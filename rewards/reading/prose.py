@@ -109,6 +109,7 @@ def from_anchor(text: str) -> Anchored | None:
     if "\n" in after[: len(after) - len(rest)] or match[0].endswith("\n"):
         rest = _BULLET.sub("", rest, count=1) if _BULLET.match(rest) else rest
     start, negated = 0, _DENIED.search(match[0]) is not None
+    # A formula may contain what ends a sentence, so the search for the end starts after it.
     for opening, closing in (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"), ("$", "$")):
         if rest.startswith(opening) and (end := rest.find(closing, len(opening))) > 0:
             start = end + len(closing)
@@ -135,6 +136,7 @@ def _changes(words: str) -> bool:
 
 def from_tail(text: str) -> Tail:
     tail = text[-_TAIL:]
+    # A bare list of numbers names candidates, not an answer.
     if _LIST.search(tail[-400:]):
         return Tail(None, True)
     index, phrase = -1, None

@@ -19,12 +19,12 @@ from sympy.parsing.tests import test_latex_lark as their_lark
 from turntree.rewards import score_batch
 
 HERE = Path(__file__).parent
-REVERIFIED = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
+DISAGREEMENTS = tomllib.loads((HERE / "disagreements.toml").read_text(encoding="utf-8"))
 
 
-def judged(peer: str) -> dict[str, str]:
+def known(peer: str) -> dict[str, str]:
     """Who is right, by the pair's key."""
-    return {key: entry["right"] for entry in REVERIFIED[peer] for key in entry["pairs"]}
+    return {key: entry["right"] for entry in DISAGREEMENTS[peer] for key in entry["pairs"]}
 
 
 def math_verify_pairs() -> list[tuple[str, str, bool]]:
@@ -47,7 +47,7 @@ def printed(value: sympy.Basic) -> str:
 
 def disagreements(found: Iterable[tuple[str, bool]], peer: str) -> set[str]:
     """What is not judged yet, and what is judged and no longer so."""
-    return {key for key, agreed in found if agreed is (key in judged(peer))}
+    return {key for key, agreed in found if agreed is (key in known(peer))}
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_an_expression_more_by_one_is_never_right() -> None:
 
 
 def test_the_judgements_say_who_is_right_and_why() -> None:
-    for entry in [entry for entries in REVERIFIED.values() for entry in entries]:
+    for entry in [entry for entries in DISAGREEMENTS.values() for entry in entries]:
         assert entry["right"] in ("theirs", "ours", "neither")
         assert entry["why"]
         assert entry["pairs"]

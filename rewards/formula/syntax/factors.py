@@ -259,6 +259,7 @@ class Factors(Cursor):
         if self.accept("-"):
             return negated(self.argument())
         token = self.next
+        # TeX takes a single digit as an argument: \frac12 is 1/2, so the token is split.
         if one_digit and token.kind == "num" and len(token.text) > 1 and token.text.isdigit():
             self.tokens[self.position] = Token("num", token.text[1:], False, Fraction(int(token.text[1:])))
             return Num(Fraction(int(token.text[0])))
@@ -307,6 +308,7 @@ class Factors(Cursor):
         if self.at_function():
             return self.command(self.take().text.lower())
         if token.kind == "op":
+            # ``application`` has parsed these brackets already.
             if (known := self.bracketed_at.pop(self.position, None)) is not None:
                 self.position = known[1]
                 return known[0]

@@ -61,7 +61,6 @@ def parse(text: str, *, thousands: bool = True, letters: bool = False) -> Node:
         text: The answer, LaTeX or plain, without the box.
         thousands: Parse ``1,234`` as one number outside of brackets.
         letters: Parse letters outside of text commands as products, functions and names, never as words or units.
-        functions: Names that are functions wherever brackets follow.
 
     Raises:
         LimitExceeded: The answer is too large.
@@ -125,6 +124,7 @@ class Parser(Quantities):
 
     def relation(self) -> Node:
         first = None if self._relation_sign() else self.set()
+        # ":=" defines a name and is no ratio; in braces ":" begins a condition.
         proportion = self.at(":") and self.ahead().text not in ("", "=") and not self.in_braces
         proportion = proportion or self._at_word("to")
         terms: list[Node | None] = [first]
@@ -151,6 +151,7 @@ class Parser(Quantities):
             terms.append(self._side())
         if (modulus := self._modulus()) is not None:
             return residue(terms, signs, modulus)
+        # In "x \equiv a mod m" the modulus belongs to the congruence, not to a.
         if signs and isinstance(last := terms[-1], Call) and last.name == "mod" and self._congruent:
             return residue([*terms[:-1], last.args[0]], signs, last.args[1])
         if not signs:

@@ -203,6 +203,7 @@ def _read_number(text: str, position: int, tokens: list[Token], spaced: bool, th
         value = Fraction(scientific[1]) * Fraction(10) ** exponent
         tokens.append(Token("num", scientific[0], spaced, value, max(decimals - exponent, 0)))
         return scientific.end()
+    # After an index or exponent sign, 1,234 is a list and not one number.
     indexed = bool(tokens) and tokens[-1].text in ("_", "^")
     patterns = (_THOUSANDS, _GROUPED, _NUMBER) if thousands and not indexed else (_NUMBER,)
     match = next(filter(None, (pattern.match(text, position) for pattern in patterns)), None)
@@ -241,6 +242,7 @@ def _read_command(text: str, position: int, tokens: list[Token], spaced: bool, t
     if match is None:
         raise Malformed("a backslash at the end")
     name = match[1] or match[2]
+    # "\\left." is an invisible bracket; its dot must not become a token.
     if name in _SPACING:
         if name in ("left", "right", "middle") and text.startswith(".", match.end()):
             return match.end() + 1
@@ -284,6 +286,7 @@ def _read_product(text: str, position: int, tokens: list[Token], spaced: bool) -
         tokens.append(Token("cmd", _PRINTED.get(run.lower(), run), spaced))
         return match.end()
     parts = [(found[1], found[2]) for found in _INSIDE.finditer(run)]
+    # A long run of letters is a word: as a product, anagrams of it would be equal.
     if sum(bool(letter) for _, letter in parts) > _LONGEST_PRODUCT or run in ("mm", "cc"):
         raise Malformed(f"{run!r} is a word")
     for function, letter in parts:

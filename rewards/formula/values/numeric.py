@@ -52,10 +52,12 @@ def equal(gold: Node, answer: Node) -> bool | None:
         return False
     if not free_variables(gold) and not _varies(answer, names):
         raise Undefined("no value")
+    # Sums and factorials need integer points; complex values count only if no real points are left.
     for real_only, points in ((True, real_points(names)), (True, integer_points(names)), (False, real_points(names))):
         verdict, agreed = _at_points(gold, answer, points, real_only=real_only)
         if verdict is not True:
             return verdict
+        # Equal functions may still differ where one is undefined or steps, so special points are tried too.
         if agreed >= _POINTS:
             return all(_may_agree(gold, answer, point, real_only) for point in _special_points(names))
     return None
@@ -91,9 +93,11 @@ def _at_point(gold: Node, answer: Node, point: Mapping[str, Value], *, real_only
             difference, scale = abs(left - right), max(abs(left), abs(right))
             if difference == 0:
                 return True
+            # A relative difference from 0 is always 1, so the difference counts as absolute here.
             if left == 0 or right == 0:
                 scale = mp.mpf(1)
             close = difference <= scale * mp.mpf(10) ** (_GUARD - digits)
+            # A clear difference needs no second evaluation; a small one may come from cancellation.
             if digits == DIGITS and not close and difference > _CLEAR * scale:
                 return False
     return True if close else False if difference > scale * mp.mpf(10) ** (-digits // 2) else None
@@ -111,6 +115,7 @@ def _value(node: Node, point: Mapping[str, Value], real_only: bool) -> Value:
     try:
         return evaluation.value(node)
     except Undefined:
+        # A number may pass through complex values on its way to a real one.
         if point or not real_only:
             raise
     return Evaluation(point).value(node)
@@ -149,6 +154,7 @@ def _varies(node: Node, names: list[str]) -> bool:
 
 def real_points(names: list[str]) -> Iterator[dict[str, Value]]:
     """Yield points for some names: positive ones first, then both signs. Equal names get equal points."""
+    # Seeded by the names: a verdict must not depend on the process that computes it.
     draw = random.Random(" ".join(names))
     for trial in range(_TRIES):
         yield {

@@ -124,6 +124,7 @@ def _set(node: Node) -> RealSet | None:
             if any(one is None for one in sets):
                 return None
             known = [one for one in sets if one is not None]
+            # "x > 2, x < 1" has an empty intersection, so the list means a union.
             both = known[0]
             for one in known[1:]:
                 both = _intersection(both, one)
@@ -194,6 +195,7 @@ def _compared(left: Node, sign: str, right: Node, name: str) -> RealSet | None:
 def _solved(subject: Node, sign: str, bound: Value) -> RealSet | None:
     # The subject is linear, an absolute value or a square.
     if isinstance(subject, Pow) and subject.exponent == Num(Fraction(2)):
+        # A square is never negative.
         if bound < 0:
             return REALS if sign in (">", ">=", "!=") else ()
         return _solved(Call("abs", (subject.base,)), sign, mp.sqrt(bound))

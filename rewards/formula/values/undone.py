@@ -36,6 +36,7 @@ def contradicts(undone: Node, value: Node) -> bool:
     with mp.workdps(_DIGITS):
         try:
             match undone:
+                # An indefinite integral is checked by the derivative of the answer.
                 case Undone("int", (body,)):
                     integrand, name = _integrand(body)
                     ours = mp.diff(_function(value, name, point), real(point.get(name, Fraction(1))))
@@ -82,6 +83,7 @@ class _Estimation(Evaluation):
     def _limit(self, function: Callable[[Value], Value], target: Node) -> Value:
         with mp.workdps(_NEAR_DIGITS):
             at = real(self.value(target))
+            # Two points near the limit must agree, else the limit is not known.
             near = [mp.sign(at) * step if mp.isinf(at) else at + mp.mpf(1) / step for step in _FAR]
             values = [function(x) for x in near]
         return _settled(*values, seen=any(values))
@@ -109,6 +111,7 @@ def _divided(low: Value, high: Value) -> list[Value]:
 
 
 def _quadrature(function: Callable[[Value], Value], ends: list[Value]) -> Value:
+    # Fifteen digits suffice to contradict a value, and keep the quadrature fast.
     with mp.workdps(15):
         estimate, error = mp.quad(function, ends, error=True, maxdegree=5)
     if error > _SETTLED * (1 + abs(estimate)):
