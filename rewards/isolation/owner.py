@@ -21,10 +21,9 @@ from multiprocessing.connection import Connection
 from time import monotonic
 
 from turntree.rewards.errors import IsolationError
-from turntree.rewards.isolation.run import Run, Task, cpu_seconds
 from turntree.rewards.isolation.settings import PoolSettings
 from turntree.rewards.isolation.worker import Job
-from turntree.rewards.isolation.workers import WorkerSet
+from turntree.rewards.isolation.workers import Run, Task, WorkerSet, cpu_seconds
 from turntree.rewards.reading import flags
 from turntree.rewards.result import Status, Verdict
 

@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.after_box import NO_VALUE, after_box, joined, relation_follows
-from turntree.rewards.reading.before_box import BESIDE, SIGNS, enclosing_formula
+from turntree.rewards.reading.around_box import (
+    BESIDE,
+    NO_VALUE,
+    SIGNS,
+    after_box,
+    enclosing_formula,
+    joined,
+    relation_follows,
+)
 from turntree.rewards.reading.thoughts import may_think
 from turntree.rewards.reading.visible import HIDING
 from turntree.rewards.result import Status

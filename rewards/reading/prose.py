@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from turntree.rewards.limits import MAX_ANSWER
 from turntree.rewards.reading import flags
-from turntree.rewards.reading.after_box import offered_value
 from turntree.rewards.reading.answer import final_answer
+from turntree.rewards.reading.around_box import offered_value
 from turntree.rewards.reading.scales import SCALES
 
 _TAG = "<answer>"
