@@ -164,7 +164,7 @@ def test_thoughts_are_not_acted_on_and_marks_in_an_argument_are_text(name: str, 
 
 def test_calls_of_other_projects_reports_are_read_as_they_were_meant() -> None:
     for row in shared_rows("env_cases_3.jsonl", "parser:"):
-        name = row["answer_format"].partition(":")[2].replace("qwen", "qwen3_coder")
+        name = row["contract"].partition(":")[2].replace("qwen", "qwen3_coder")
         read = meant(get_parser(name, (calc, edit, put)).parse(row["prediction"]))
         assert read == row["right"] or read in row["right"], row["id"]
 
