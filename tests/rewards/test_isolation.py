@@ -37,23 +37,22 @@ from turntree.rewards.isolation import owner
 from turntree.rewards.isolation.worker import Job, serve_comparisons
 from turntree.rewards.reading import flags
 
-SLOW = r"\gcd(999999!,3)"
-"""Of this sympy writes out a factorial, for longer than any deadline here."""
+SLOW = r"\gcd(999999!,3)"  # sympy writes out the factorial, which takes longer than any deadline here
 
 
 @pytest.fixture(scope="module")
 def grader() -> Iterator[Grader]:
-    with Grader(PoolSettings(workers=2, deadline_seconds=patience(1.0), patience_seconds=0.05), cache_size=0) as made:
-        score("\\boxed{x+x}", "2x", grader=made)  # the fork server imports sympy once
-        yield made
+    with Grader(PoolSettings(workers=2, deadline_seconds=patience(1.0), patience_seconds=0.05), cache_size=0) as grader:
+        score("\\boxed{x+x}", "2x", grader=grader)  # the fork server imports sympy once
+        yield grader
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[Grader]:
-    """For what never ends, so that it is soon given up."""
+    # A short deadline, for comparisons that never end.
     settings = PoolSettings(workers=2, deadline_seconds=patience(0.3), patience_seconds=0.05)
-    with Grader(settings, cache_size=8) as made:
-        yield made
+    with Grader(settings, cache_size=8) as grader:
+        yield grader
 
 
 def alive(pid: int) -> bool:
@@ -67,11 +66,11 @@ def boxed(answer: str) -> str:
 
 
 def hostile() -> Iterator[Any]:
-    """Each answer beside two gold ones; two in three of the second wait for a release."""
-    for place, answer in enumerate(BOXED):
+    # Each answer comes with two gold answers; two thirds of the formulas run for a release only.
+    for index, answer in enumerate(BOXED):
         name = ascii(answer[:24])
         yield pytest.param(answer, "5", id=name)
-        late = [pytest.mark.release] if place % 3 else []
+        late = [pytest.mark.release] if index % 3 else []
         yield pytest.param(answer, r"\frac{x^2+1}{2}", id=f"{name}-formula", marks=late)
 
 
@@ -93,7 +92,7 @@ def test_what_never_ends_is_ungraded_at_the_deadline_and_its_worker_is_replaced(
     assert score(boxed(r"\sqrt{32}"), r"4\sqrt{2}", grader=hasty).correct  # by the worker that takes its place
 
 
-def test_short_work_does_not_wait_behind_long() -> None:
+def test_short_comparisons_do_not_wait_for_long_ones() -> None:
     with Grader(
         PoolSettings(workers=1, deadline_seconds=patience(600), patience_seconds=0.05), cache_size=0
     ) as patient:
@@ -106,8 +105,7 @@ def test_short_work_does_not_wait_behind_long() -> None:
 
 
 class Deadly(Grader):
-    """Kills a worker at work when a comparison ends while it is armed, once."""
-
+    # While armed, kills one busy worker when a comparison ends.
     def __init__(self) -> None:
         super().__init__(PoolSettings(workers=2, deadline_seconds=patience(60)), cache_size=0)
         self.armed = False
@@ -164,7 +162,7 @@ def test_many_threads_get_the_scores_of_one(grader: Grader) -> None:
         assert [one.correct for one in result] == alone, {one.status for one in result}
 
 
-async def test_an_event_loop_goes_on_while_comparisons_run() -> None:
+async def test_the_event_loop_runs_while_answers_are_compared() -> None:
     asked: list[threading.Thread] = []
     verdict: Future[Verdict] = Future()
 
@@ -203,7 +201,7 @@ def test_a_forked_child_starts_workers_of_its_own(grader: Grader) -> None:
 
 @contextlib.contextmanager
 def lone_worker(monkeypatch: pytest.MonkeyPatch, compare, cpu_seconds: int = 10) -> Iterator[tuple[Connection, int]]:
-    """A worker that was asked for one comparison, which is ``compare``'s; the channel to it, and its process id."""
+    # A worker with one job, which it grades by ``compare``; yields the channel to the worker and its process id.
     ours, theirs = Pipe()
     pid = os.fork()
     if pid == 0:
@@ -225,7 +223,7 @@ def test_running_out_of_memory_is_ungraded_and_ends_the_worker(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), OSError("a disk")])
-def test_what_a_comparison_raises_is_a_crash_and_the_worker_goes_on(monkeypatch, error) -> None:
+def test_an_exception_of_a_comparison_is_a_crash_and_the_worker_stays_alive(monkeypatch, error) -> None:
     with lone_worker(monkeypatch, Mock(side_effect=error)) as (channel, pid):
         for _ in range(2):
             verdict, _ = channel.recv()
@@ -261,13 +259,10 @@ def test_a_comparison_whose_workers_die_again_and_again_ends(gold, answer, death
         assert (found.result().correct, found.result().status) == (correct, Status.CRASHED)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("gold", "answer", "correct"),
-    [("3", SLOW, False), (NEVER_ENDS_GOLD, "3", None)],
-)
+@pytest.mark.parametrize(("gold", "answer", "correct"), [("3", SLOW, False), (NEVER_ENDS_GOLD, "3", None)])
 def test_running_out_of_time_is_wrong_unless_the_gold_answer_alone_does(gold, answer, correct, hasty, monkeypatch):
     ticks = count(0, 1000)
-    monkeypatch.setattr(owner, "cpu_seconds", lambda pid: next(ticks))  # however busy the machine is
+    monkeypatch.setattr(owner, "cpu_seconds", lambda pid: next(ticks))  # the worker never looks starved
     result = score(boxed(answer), gold, grader=hasty)
     assert (result.correct, result.status) == (correct, Status.TIMEOUT)
     assert result.flags == ((flags.NOT_UNDERSTOOD,) if correct is False else ())

@@ -51,7 +51,7 @@ def test_a_wrong_answer_says_what_is_wrong_with_it(text: str, gold: str, status:
     assert list(verdict.flags) == flagged
 
 
-def test_what_nobody_can_decide_is_ungraded_not_wrong_and_grader_talk_is_flagged() -> None:
+def test_an_answer_that_cannot_be_graded_is_not_wrong_and_grader_talk_is_flagged() -> None:
     verdict = score(r"\boxed{5}", r"\mho{(")
     assert (verdict.correct, verdict.score) == (None, 0.0)
     assert verdict.status is Status.UNPARSEABLE
