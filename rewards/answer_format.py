@@ -100,7 +100,7 @@ def answer_format_for(data_source: str) -> AnswerFormat:
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}? Known" if near else "known"
         raise UnknownAnswerFormat(
-            f"no answer format for data set {data_source!r}; {hint} are {', '.join(known)}, or pass a AnswerFormat"
+            f"no answer format for data set {data_source!r}; {hint} are {', '.join(known)}, or pass an AnswerFormat"
         ) from None
 
 

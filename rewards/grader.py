@@ -19,6 +19,8 @@ from turntree.rewards.reading.answer import parse_number
 from turntree.rewards.reading.extract import Answer
 from turntree.rewards.result import Status, Verdict
 
+VERIFIER_VERSION = "7"  #: part of every cache key; changes whenever a verdict may change
+_Key = tuple[str, str, Answer, AnswerFormat, str]
 _STRING = Verdict(correct=True, method="string")
 _NUMBER = {True: Verdict(correct=True, method="number"), False: Verdict(correct=False, method="number")}
 _MAX_LENGTH = 40
@@ -61,11 +63,6 @@ def _number(text: str) -> Fraction | int | None:
     if "%" in text or len(text.partition(".")[2]) > _MAX_DECIMALS:
         return None
     return parse_number(text)
-
-
-VERIFIER_VERSION = "7"  #: part of every cache key; changes whenever a verdict may change
-
-_Key = tuple[str, str, Answer, AnswerFormat, str]
 
 
 class Grader:

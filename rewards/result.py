@@ -35,7 +35,8 @@ class Verdict:
 
     correct: bool | None  #: ``None`` if ungraded
     status: Status = Status.OK
-    method: str = ""  #: ``string``, ``number``, ``typed``, ``numeric``, ``sympy``; ``""`` if no method decided
+    #: ``string``, ``number``, ``option``, ``tolerance``, ``typed``, ``numeric``, ``sympy``; ``""`` if none decided
+    method: str = ""
     flags: tuple[str, ...] = ()  #: suspected reward hacks, named in ``turntree.rewards.reading.flags``
     seconds: float = 0.0  #: wall time of the comparison
 

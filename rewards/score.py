@@ -20,10 +20,12 @@ from turntree.rewards.reading.extract import Answer, Extraction, extract
 from turntree.rewards.result import Score, Verdict
 
 _WRONG: Verdict | Future[Verdict] = Verdict(correct=False)
-_Known = dict[tuple[str, Answer, str], Verdict | Future[Verdict]]  #: comparisons by (gold answer, answer, question)
+_Comparisons = dict[
+    tuple[str, Answer, str], Verdict | Future[Verdict]
+]  #: comparisons by (gold answer, answer, question)
 
 
-class _Begun(NamedTuple):
+class _Pending(NamedTuple):
     extraction: Extraction
     verdict: Verdict | Future[Verdict]
     seconds: float
@@ -59,8 +61,8 @@ def score(
     """
     rules = _resolved(answer_format)
     if question is None:
-        say_missing_question(rules, "question")
-    return _finish(_begin(prediction, gold, rules, question or "", grader or default_grader(), {}))
+        warn_missing_question(rules, "question")
+    return _finish(_start(prediction, gold, rules, question or "", grader or default_grader(), {}))
 
 
 def score_batch(
@@ -87,7 +89,7 @@ def score_batch(
         ValueError: The arguments differ in length.
         UnknownAnswerFormat: An answer format does not exist.
     """
-    return [_finish(begun) for begun in _begin_all(predictions, golds, answer_format, questions, grader)]
+    return [_finish(entry) for entry in _start_all(predictions, golds, answer_format, questions, grader)]
 
 
 async def ascore_batch(
@@ -99,14 +101,14 @@ async def ascore_batch(
     grader: Grader | None = None,
 ) -> list[Score]:
     """Run ``score_batch`` without blocking the event loop."""
-    begun = await asyncio.to_thread(_begin_all, predictions, golds, answer_format, questions, grader)
-    pending = [asyncio.wrap_future(entry.verdict) for entry in begun if isinstance(entry.verdict, Future)]
-    if pending:
-        await asyncio.wait(pending)
-    return [_finish(entry) for entry in begun]
+    pending = await asyncio.to_thread(_start_all, predictions, golds, answer_format, questions, grader)
+    futures = [asyncio.wrap_future(entry.verdict) for entry in pending if isinstance(entry.verdict, Future)]
+    if futures:
+        await asyncio.wait(futures)
+    return [_finish(entry) for entry in pending]
 
 
-def say_missing_question(rules: AnswerFormat, name: str) -> None:
+def warn_missing_question(rules: AnswerFormat, name: str) -> None:
     """Warn if the answer format needs a question that was not given.
 
     Args:
@@ -122,15 +124,17 @@ def say_missing_question(rules: AnswerFormat, name: str) -> None:
         )
 
 
-def _begin_all(
+def _start_all(
     predictions: Sequence[str],
     golds: Sequence[str],
     answer_format: AnswerFormat | str | Sequence[AnswerFormat | str],
     questions: Sequence[str] | None,
     grader: Grader | None,
-) -> list[_Begun]:
+) -> list[_Pending]:
     if len(predictions) != len(golds):
-        raise ValueError(f"expected one gold answer a text, got {len(predictions)} texts and {len(golds)} gold answers")
+        raise ValueError(
+            f"expected one gold answer per text, got {len(predictions)} texts and {len(golds)} gold answers"
+        )
     if isinstance(answer_format, AnswerFormat | str):
         distinct = [_resolved(answer_format)]
         answer_formats = distinct * len(golds)
@@ -138,41 +142,45 @@ def _begin_all(
         answer_formats = [_resolved(one) for one in answer_format]
         distinct = list(dict.fromkeys(answer_formats))
     if len(answer_formats) != len(golds):
-        raise ValueError(f"expected one answer format, or one a text, got {len(answer_formats)} for {len(golds)} texts")
+        raise ValueError(
+            f"expected one answer format, or one per text, got {len(answer_formats)} for {len(golds)} texts"
+        )
     if questions is None:
         for rules in distinct:
-            say_missing_question(rules, "questions")
+            warn_missing_question(rules, "questions")
     asked = [""] * len(golds) if questions is None else questions
     if len(asked) != len(golds):
-        raise ValueError(f"expected one question a text, got {len(asked)} for {len(golds)} texts")
+        raise ValueError(f"expected one question per text, got {len(asked)} for {len(golds)} texts")
     grader = grader or default_grader()
-    compared: dict[AnswerFormat, _Known] = {}
-    known: _Known = {}
+    by_rules: dict[AnswerFormat, _Comparisons] = {}
+    comparisons: _Comparisons = {}  # of the last rules: looking these up for every text costs a hash of all fields
     last_rules: AnswerFormat | None = None
-    begun = []
+    pending = []
     for prediction, gold, rules, question in zip(predictions, golds, answer_formats, asked, strict=True):
         if rules is not last_rules:
-            known, last_rules = compared.setdefault(rules, {}), rules
-        begun.append(_begin(prediction, gold, rules, question, grader, known))
-    return begun
+            comparisons, last_rules = by_rules.setdefault(rules, {}), rules
+        pending.append(_start(prediction, gold, rules, question, grader, comparisons))
+    return pending
 
 
-def _begin(prediction: str, gold: str, rules: AnswerFormat, question: str, grader: Grader, known: _Known) -> _Begun:
+def _start(
+    prediction: str, gold: str, rules: AnswerFormat, question: str, grader: Grader, comparisons: _Comparisons
+) -> _Pending:
     started = perf_counter()
     extraction = extract(prediction, rules)
     found, verdict = extraction.found, _WRONG
     if found is not None:
         triple = (gold, found, question)
         # Equal answers of a batch share one comparison, also while it is running.
-        compared = known.get(triple)
+        compared = comparisons.get(triple)
         if compared is None:
-            compared = known[triple] = grader.compare(gold, found, rules, question)
+            compared = comparisons[triple] = grader.compare(gold, found, rules, question)
         verdict = compared
-    return _Begun(extraction, verdict, perf_counter() - started)
+    return _Pending(extraction, verdict, perf_counter() - started)
 
 
-def _finish(begun: _Begun) -> Score:
-    extraction, verdict, seconds = begun
+def _finish(pending: _Pending) -> Score:
+    extraction, verdict, seconds = pending
     if isinstance(verdict, Future):
         verdict = verdict.result()
     found, correct = extraction.found, verdict.correct

@@ -48,12 +48,12 @@ from turntree.rewards.result import Status, Verdict
 
 #: Numbers separated by blanks, some with signs, which are not one value: ``0 -4``.
 _APART = re.compile(r"-?\d+(?:[.,]\d+)*(?: [-+]\d+(?:[.,]\d+)*)+")
-_ROW = 3
+_CANDIDATES = 3
 _WORDS_BEFORE = 3
 _CLAUSE = re.compile(r"[.;\n](?=\s)")
 _LOWER_WORD = re.compile(r"(?<!\\)\b[a-z]+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
-_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: Letters that may be a word or a product.
+_LETTER_RUN = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")  #: Letters that may be a word or a product.
 _LETTERS = re.compile(r"\s*(?:\\(?:text[a-z]*|mathrm)\s*\{)?\s*([A-Za-z]{2,})\s*\}?\s*\.?\s*")
 #: Letters whose meaning a command fixes.
 _NAMED = re.compile(r"\\(?:text[a-z]*|math(?:rm|bb|cal|bf)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}")
@@ -81,7 +81,7 @@ def compare(gold: str, answer: Answer, answer_format: AnswerFormat, question: st
     if verdict.correct is None and understands(gold, answer_format):
         return Verdict(correct=False, status=Status.UNPARSEABLE, flags=(flags.NOT_UNDERSTOOD,))
     if verdict.correct and (question or answer_format.kind is Kind.INTEGER):
-        return _carried_out(verdict, gold, answer, answer_format, question)
+        return _checked_against_question(verdict, gold, answer, answer_format, question)
     return verdict
 
 
@@ -89,7 +89,7 @@ def understands(gold: str, answer_format: AnswerFormat) -> bool:
     """Return whether a gold answer can be compared with any well-formed answer."""
     if answer_format.kind is Kind.OPTION or is_option(gold):
         return True
-    for letters in (False, True) if _RUN.search(gold) else (False,):
+    for letters in (False, True) if _LETTER_RUN.search(gold) else (False,):
         try:
             if is_understood(parse(gold, letters=letters)):
                 return True
@@ -101,7 +101,9 @@ def understands(gold: str, answer_format: AnswerFormat) -> bool:
     return False
 
 
-def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str) -> Verdict:
+def _checked_against_question(
+    verdict: Verdict, gold: str, answer: Answer, answer_format: AnswerFormat, question: str
+) -> Verdict:
     # A right value is still wrong if the answer leaves the requested operation undone.
     try:
         right, ours = parse(gold), _parsed(answer.text, prose=answer.prose)
@@ -122,19 +124,19 @@ def _carried_out(verdict: Verdict, gold: str, answer: Answer, answer_format: Ans
 
 def _compare(gold: str, answer: Answer, answer_format: AnswerFormat) -> Verdict:
     verdict = _compare_text(gold, answer.text, answer_format, prose=answer.prose)
-    row = answer.candidates
+    boxes = answer.candidates
     if verdict.correct:
         for beside in answer.alternatives:
             if not _compare_text(gold, beside, answer_format, prose=False).correct:
                 return _suspect(flags.HEDGE)
-        # Three or more different boxes in a row are a list of candidates, unless the task asks for a list.
-        if len(set(row)) >= _ROW and not _is_list(gold):
+        # Three or more different boxes in a boxes are a list of candidates, unless the task asks for a list.
+        if len(set(boxes)) >= _CANDIDATES and not _is_list(gold):
             return _suspect(flags.CANDIDATES)
-    elif len(row) > 1 and _is_list(gold):
-        joined = _compare_text(gold, ", ".join(row), answer_format, prose=False)
+    elif len(boxes) > 1 and _is_list(gold):
+        joined = _compare_text(gold, ", ".join(boxes), answer_format, prose=False)
         if joined.correct:
             return joined
-    elif len(set(row)) >= _ROW and verdict.correct is False:
+    elif len(set(boxes)) >= _CANDIDATES and verdict.correct is False:
         return Verdict(correct=False, status=verdict.status, method=verdict.method, flags=(flags.CANDIDATES,))
     return verdict
 
@@ -147,7 +149,12 @@ def _compare_text(gold: str, text: str, answer_format: AnswerFormat, *, prose: b
     if not verdict.correct and not named and (value := without_option(text)) is not None:
         rest = _compare_as_read(gold, value, answer_format, prose=prose)
         return rest if rest.correct else verdict
-    if verdict.correct or verdict.flags or answer_format.kind is Kind.OPTION or not (_has_run(gold) or _has_run(text)):
+    if (
+        verdict.correct
+        or verdict.flags
+        or answer_format.kind is Kind.OPTION
+        or not (_has_letter_run(gold) or _has_letter_run(text))
+    ):
         return verdict
     return Verdict(correct=True, method="numeric") if _same_letters(gold, text) else verdict
 
@@ -209,14 +216,14 @@ def _is_anagram(gold: str, text: str) -> bool:
     return is_word and word != other and sorted(word) == sorted(other)
 
 
-def _has_run(text: str) -> bool:
-    return _RUN.search(text) is not None and _RUN.search(_NAMED.sub(" ", text)) is not None
+def _has_letter_run(text: str) -> bool:
+    return _LETTER_RUN.search(text) is not None and _LETTER_RUN.search(_NAMED.sub(" ", text)) is not None
 
 
 def _same_letters(gold: str, text: str) -> bool:
     # Letters are variables here: mg and gm are equal, x\sin x and xsinx too.
     try:
-        right, ours = (parse(one, letters=_has_run(one)) for one in (gold, text))
+        right, ours = (parse(one, letters=_has_letter_run(one)) for one in (gold, text))
     except (Malformed, Suspect, LimitExceeded):
         return False
     if holds(right, Words, Quantity, Ratio) or holds(ours, Words, Quantity, Ratio):

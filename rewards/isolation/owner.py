@@ -160,7 +160,7 @@ class Owner:
         except (EOFError, OSError):
             self._retry_death(run, self._workers.reap(run.worker))
             return
-        if run.task.asks_gold:
+        if run.task.gold_only:
             self._settle(run.task, understood=verdict.correct is True, seconds=seconds)
         elif verdict.status in (Status.MEMORY, Status.CRASHED):
             self._retry_failure(run, verdict.status)
@@ -213,7 +213,7 @@ class Owner:
         # A worker may be killed from outside; the answer is blamed only after several deaths.
         if len(task.deaths) < _TRIES:
             (self._slow_queue if run.slow else self._fast_queue).appendleft(task)
-        elif _OWN_DEATHS.issuperset(task.deaths) and not task.asks_gold:
+        elif _OWN_DEATHS.issuperset(task.deaths) and not task.gold_only:
             task.failures.append(Status.CRASHED)  # that was the second try, and the third
             self._retry_failure(run, Status.CRASHED)
         else:
@@ -221,12 +221,12 @@ class Owner:
 
     def _retry_failure(self, run: Run, status: Status) -> None:
         task = run.task
-        if task.asks_gold:
+        if task.gold_only:
             self._settle(task, understood=False, seconds=monotonic() - run.started)
             return
         task.failures.append(status)
         if len(task.failures) > 1:
-            task.asks_gold = True
+            task.gold_only = True
             task.job = task.job._replace(answer=None)
         self._slow_queue.append(task)
 

@@ -18,6 +18,7 @@ from turntree.rewards.isolation.worker import Job
 from turntree.rewards.result import Status, Verdict
 
 _START_SECONDS = 120.0
+_CPU_DEADLINES = 3  #: processor time of a worker per comparison, in deadlines
 _COMMAND = (
     "import sys; sys.path[:] = {path!r}; from turntree.rewards.isolation.server import serve; serve({descriptor})"
 )
@@ -108,9 +109,6 @@ class ForkServer:
         return self._control.recv()
 
 
-_CPU_DEADLINES = 3
-
-
 class WorkerSet:
     """Worker processes and their fork server. Used by the owner's thread alone."""
 
@@ -173,14 +171,14 @@ class WorkerSet:
 class Task:
     """A job and the future of its verdict, which is resolved once; later results are dropped."""
 
-    __slots__ = ("asks_gold", "deaths", "failures", "future", "job")
+    __slots__ = ("deaths", "failures", "future", "gold_only", "job")
 
     def __init__(self, job: Job) -> None:
         self.job = job
         self.future: Future[Verdict] = Future()
         self.deaths: list[int] = []  #: signal numbers of the workers that died during this task, 0 for a plain exit
         self.failures: list[Status] = []  #: failures that the answer may have caused
-        self.asks_gold = False  #: whether only the gold answer is tried
+        self.gold_only = False  #: whether only the gold answer is tried
 
     def resolve(self, verdict: Verdict) -> None:
         with contextlib.suppress(Exception):  # cancelled meanwhile

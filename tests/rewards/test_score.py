@@ -78,7 +78,7 @@ def test_every_answer_format_is_found_by_its_name_and_aliases_and_an_unknown_one
         AnswerFormat(name="x", relative_tolerance=-1)
 
 
-def test_a_answer_format_that_needs_the_question_says_so_where_it_is_not_given() -> None:
+def test_an_answer_format_that_needs_the_question_says_so_where_it_is_not_given() -> None:
     for answer_format in ("math", "gsm8k", "minerva", AnswerFormat(name="mine")):
         for missing in (
             lambda answer_format=answer_format: score("#### 5", "5", answer_format),

@@ -49,12 +49,7 @@ class Commands(Terms):
 
     def command(self, name: str) -> Node:
         if name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"):
-            top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
-            if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
-                return Undone("diff", (bottom, self.product()))
-            if isinstance(top, Quantity) and isinstance(bottom, Words):
-                return Quantity(top.value, f"{top.unit} / {' '.join(bottom.words)}")
-            return Mul((top, Pow(bottom, MINUS_ONE)))
+            return self._fraction()
         if name == "sqrt":
             degree: Node | None = None
             if self.accept("["):
@@ -99,6 +94,14 @@ class Commands(Terms):
         if name in GREEK:
             return Sym(name)
         raise Malformed(f"unknown command {name!r}")
+
+    def _fraction(self) -> Node:
+        top, bottom = self.argument(one_digit=True), self.argument(one_digit=True)
+        if top == Sym("d") and isinstance(bottom, Mul) and bottom.factors[0] == Sym("d"):
+            return Undone("diff", (bottom, self.product()))
+        if isinstance(top, Quantity) and isinstance(bottom, Words):
+            return Quantity(top.value, f"{top.unit} / {' '.join(bottom.words)}")
+        return Mul((top, Pow(bottom, MINUS_ONE)))
 
     def _named(self, name: str) -> Node:
         # Functions without a definition: \sup S, \Re(z), \Pr[X=1].

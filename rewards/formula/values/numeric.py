@@ -28,6 +28,11 @@ _CLEAR = 1e-6
 _POINTS = 5
 _TRIES = 14
 _FLOAT_DIGITS = 14
+# Names that constants of integration may have in gold answers and in answers: x^2 + C, C_1 e^x + C_2 e^{-x}.
+_GOLD_CONSTANT = re.compile(r"C|[Cc]_\d")
+_ANSWER_CONSTANT = re.compile(r"[CcKkA]|[CcKkA]_\d")
+_VARIABLES = frozenset(("x", "y", "t", "z", "s", "u", "v", "theta", "f", "F"))
+_MOST_CONSTANTS = 3
 _STEPS = frozenset(["floor", "ceil", "mod", "gcd", "lcm", "max", "min"])
 
 
@@ -199,16 +204,10 @@ def _same_float(gold: Node, answer: Node) -> bool:
     return False
 
 
-_RIGHT = re.compile(r"C|[Cc]_\d")
-_GIVEN = re.compile(r"[CcKkA]|[CcKkA]_\d")
-_VARIABLES = frozenset(("x", "y", "t", "z", "s", "u", "v", "theta", "f", "F"))
-_MOST = 3
-
-
 def renamed(gold: Node, answer: Node) -> Iterator[Node]:
     """Yield the answer with the gold answer's names of constants, in every order."""
-    wanted, given = _constants(gold, _RIGHT), _constants(answer, _GIVEN)
-    if not wanted or len(wanted) != len(given) or len(wanted) > _MOST or (wanted == given and "c_1" in given):
+    wanted, given = _constants(gold, _GOLD_CONSTANT), _constants(answer, _ANSWER_CONSTANT)
+    if not wanted or len(wanted) != len(given) or len(wanted) > _MOST_CONSTANTS or (wanted == given and "c_1" in given):
         return
     for names in permutations(wanted):
         if names != tuple(given):
