@@ -1,6 +1,6 @@
 """The verdict of the rewards package on a text of the policy.
 
-Invariant: an answer that could not be judged never silently counts as wrong. It
+Invariant: an answer that could not be graded never silently counts as wrong. It
 raises, so the episode ends as a failure and is left out of training.
 """
 
@@ -28,7 +28,7 @@ def grade_answer(text: str, task: Task, answer_format: AnswerFormat | str = EXAC
     """
     result = score(text, task.answer, answer_format, question=task.prompt)
     if result.correct is None:
-        raise UngradedAnswer(f"the answer to {task.id} could not be judged ({result.status}): {result.answer!r:.200}")
+        raise UngradedAnswer(f"the answer to {task.id} could not be graded ({result.status}): {result.answer!r:.200}")
     return result
 
 

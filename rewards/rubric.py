@@ -67,7 +67,9 @@ class Rubric:
         if not parts:
             raise RewardDefinitionError("a rubric needs at least one part")
         self._parts = tuple(parts)
-        self._rewards = tuple(_looked_up(part.reward) for part in parts)
+        self._rewards = tuple(
+            get_reward(part.reward) if isinstance(part.reward, str) else part.reward for part in parts
+        )
         names = [reward.name for reward in self._rewards]
         if len(set(names)) < len(names):
             raise RewardDefinitionError(f"every reward may come once, got {', '.join(names)}")
@@ -127,10 +129,6 @@ class Rubric:
             kept[reward.name] = min(max(float(value), part.low), part.high)
             total += part.weight * kept[reward.name]
         return RubricResult(reward=total, parts=kept, ungraded=tuple(ungraded))
-
-
-def _looked_up(reward: str | Reward) -> Reward:
-    return get_reward(reward) if isinstance(reward, str) else reward
 
 
 def groups_of(samples: Sequence[Sample]) -> list[list[int]]:

@@ -45,7 +45,7 @@ def compare_relations(gold: Rel, answer: Rel) -> bool | None:
             return turned == other
         if sign != "=" or other != "=" or _has_factor(left, right, names) or _has_factor(right, left, names):
             return False
-        return _same_solutions(left, right, names)
+        return _solves(left, right, names) and _solves(right, left, names)
 
 
 def _chains(gold: Rel, answer: Rel) -> bool | None:
@@ -129,10 +129,6 @@ def _zero(factor: Node, point: dict[str, Value]) -> dict[str, Value] | None:
         if at[1] != at[0] and at[2] - at[1] == at[1] - at[0]:
             return {**point, name: -at[0] / (at[1] - at[0])}
     return None
-
-
-def _same_solutions(left: Node, right: Node, names: list[str]) -> bool | None:
-    return _solves(left, right, names) and _solves(right, left, names)
 
 
 def _solves(equation: Node, other: Node, names: list[str]) -> bool:

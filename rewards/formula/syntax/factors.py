@@ -227,9 +227,6 @@ class Factors(Cursor):
         self.position = start
         return None
 
-    def _ends_factor(self, distance: int) -> bool:
-        return self.ahead(distance).text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
-
     def _power(self, base: Node) -> Node:
         self.take()
         if self.at("prime") or (self.at("{") and self.ahead().text == "prime"):
@@ -242,7 +239,8 @@ class Factors(Cursor):
             self.position += 3
             return self._degrees(base)
         braced = self.at("{") and self.ahead(2).text == "}"
-        if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or self._ends_factor(1)):
+        ends = self.ahead().text in ("", "=", "<", ">", ")", ",", "}", "le", "ge")
+        if isinstance(base, Sym) and self.ahead(int(braced)).text == "*" and (braced or ends):
             self.position += 3 if braced else 1
             return Sym(f"{base.name}*")
         with self.nested():
