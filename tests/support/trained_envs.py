@@ -20,7 +20,7 @@ from turntree.envs import Env, Message, Reply, Task, Tool
 from turntree.envs.math.arithmetic import Arithmetic
 from turntree.envs.math.calculator import one_operation_calculator
 from turntree.envs.sandbox import PythonSandbox
-from turntree.rewards import Sample, default_judge, reward, score_batch
+from turntree.rewards import Sample, default_grader, reward, score_batch
 
 
 class Talking(Env):
@@ -201,9 +201,9 @@ class Deadly(Talking):
             sandbox.run("x")
 
     def kill_reward(self) -> None:
-        judge = default_judge()
+        grader = default_grader()
         assert score_batch(["the answer is $(x+2)^2$"], ["x^2+4x+4"], "math")[0].correct
-        kill([*judge.worker_pids(), judge.server_pid()])
+        kill([*grader.worker_pids(), grader.server_pid()])
 
     def kill_replica(self) -> None:
         kill(actors("TurntreeServer")[-1:])
