@@ -16,6 +16,7 @@ from small_bfcl import ROWS, write_bfcl
 from tables import table
 
 from turntree.envs import DataError, require_conformance
+from turntree.envs.bfcl import tasks as task_files
 from turntree.envs.bfcl.apis import all_api_tools
 from turntree.envs.bfcl.env import BFCL
 
